@@ -449,7 +449,8 @@ std::function<bool()> weights_in(const std::string& folder) {
   };
 }
 
-TEST(Interrupted, WhileCalibratingLeavesNothing) {
+// What was finished by then may stand in the journal, from which the next run goes on; nothing else is left.
+TEST(Interrupted, WhileCalibratingLeavesAtMostTheJournal) {
   for (const int signal : {SIGINT, SIGTERM}) {
     const TestFolder folder;
     const auto start = std::chrono::steady_clock::now();  // half a second in, most of the calibration is still ahead
@@ -458,7 +459,7 @@ TEST(Interrupted, WhileCalibratingLeavesNothing) {
          source_path("models/data/docs-calibration.txt"), "-o", folder / "out"},
         [start] { return std::chrono::steady_clock::now() - start > std::chrono::milliseconds(500); }, signal);
     EXPECT_EQ(code, 128 + signal);
-    EXPECT_EQ(entries(folder.path()), std::vector<std::string>{});
+    for (const std::string& left : entries(folder.path())) EXPECT_EQ(left, "out.journal");
   }
 }
 

@@ -7,7 +7,8 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "compress/certificate.h"
+#include "compress/certificate/judge.h"
+#include "compress/certificate/words.h"
 #include "core/error.h"
 #include "core/file.h"
 #include "core/rng.h"
@@ -230,32 +231,29 @@ TEST(Sets, APromiseIsJudgedByTheWorstDomain) {
   EXPECT_LT(document.measured.ear.ci95.low, domain.measured.ear.ci95.low);
   EXPECT_LT(domain.measured.ear.ci95.low, all.measured.ear.ci95.low);
   EXPECT_EQ(domain.measured.ear.ci95.low, domain.domains[1].ear.ci95.low);
-  // Later looks are taken with more caution, and all of them together miss in one case of twenty.
-  EXPECT_LT(judge(documents, Promise::domain, confidence_of_look(2)).measured.ear.ci95.low,
+  // Later tests are taken with more caution, and all of them together miss in one case of twenty.
+  EXPECT_LT(judge(documents, Promise::domain, confidence_of_test(2)).measured.ear.ci95.low,
             domain.measured.ear.ci95.low);
-  EXPECT_EQ(confidence_of_look(1), 0.95);
+  EXPECT_EQ(confidence_of_test(1), 0.95);
   double missed = 0;
-  for (int look = 1; look <= kMostLooks; ++look) missed += (1 - confidence_of_look(look)) / 2;
+  for (int test = 1; test <= kMostTests; ++test) missed += (1 - confidence_of_test(test)) / 2;
   EXPECT_LT(missed, 0.05);
 }
 
-// What a certificate says in words, of these figures.
+// Returns what a certificate of these figures says in words.
 std::string words_of(double asked, double found, bool met, bool kept) {
-  const auto estimate = [](double value) {
-    return nlohmann::json{{"value", value}, {"ci95", {value - 0.001, value + 0.001}}};
-  };
-  const nlohmann::json c = {
-      {"target", {{"ear", asked}}},
-      {"promise", "domain"},
-      {"met", met},
-      {"promised", {{"domain", "docs"}, {"confidence", 0.95}, {"ear", estimate(found)}, {"kl", estimate(0.01)}}},
-      {"top1", estimate(0.976)},
-      {"domains",
-       {{{"domain", "docs"}, {"documents", 40}, {"tokens", 5000}, {"next_document", {{"ear", estimate(found)}}}}}},
-      {"passages", false},
-      {"context", 512},
-      {"looks", 1},
-      {"draft", nullptr}};
+  const auto estimate = [](double value) { return Estimate{value, {value - 0.001, value + 0.001}}; };
+  Certificate c;
+  c.target.ear = asked;
+  c.met = met;
+  c.promised = {"docs", 0.95, estimate(found), estimate(0.01)};
+  c.all.domain = c.promised.domain;
+  c.all.documents = 40;
+  c.all.tokens = 5000;
+  c.all.top1 = estimate(0.976);
+  c.all.document_ear = estimate(found);
+  c.domains = {c.all};
+  c.context = 512;
   std::string text;
   for (const PlainWords& w : in_plain_words(c, kept)) text += w.about + ": " + w.sentence + "\n";
   return text;

@@ -76,33 +76,28 @@ nlohmann::json report_of(const Desk& desk, const std::string& out) {
       {"bits_per_parameter", 8.0 * static_cast<double>(made.file_bytes()) / static_cast<double>(made.parameters())}};
 }
 
-nlohmann::json sets_json(const Desk& desk) {
+CertifiedSets sets_used(const Desk& desk) {
   const auto of = [](const Dataset& data) {
-    return nlohmann::json{
-        {"sequences", data.sequences.size()}, {"tokens", data.tokens}, {"sha256", sequences_sha256(data)}};
+    return SequencesUsed{static_cast<int64_t>(data.sequences.size()), data.tokens, sequences_sha256(data)};
   };
-  return {{"calibration", of(desk.calibration)},
-          {"search", of(desk.search)},
-          {"adjustment", to_json(desk.adjustment)},
-          {"certificate", to_json(desk.certificate)}};
+  return {of(desk.calibration), of(desk.search), documents_used(desk.adjustment), documents_used(desk.certificate)};
 }
 
 // A checkpoint that an interrupted run of several targets has written already, if it is that.
 std::optional<nlohmann::json> finished(const Desk& desk, size_t target) {
   const std::string out = desk.job.outputs()[target];
   if (desk.targets.size() == 1 || !std::filesystem::exists(out)) return std::nullopt;
-  const Claim claim = read_claim(Checkpoint::open(out));
+  const Certificate there = read_certificate(Checkpoint::open(out));
   const Activations mode = desk.job.served();
-  const bool promised = claim.target.ear == desk.targets[target].ear && claim.promise == desk.job.promise &&
-                        claim.activations == name_of(mode) && claim.kv == name_of(desk.options(mode).kv);
-  check(promised && claim.reference_sha256 == desk.source.sha256() &&
-            claim.json.value("sets", nlohmann::json()) == sets_json(desk),
+  const bool promised = there.target.ear == desk.targets[target].ear && there.promise == desk.job.promise &&
+                        there.activations == name_of(mode) && there.kv == name_of(desk.options(mode).kv);
+  check(promised && there.reference_sha256 == desk.source.sha256() && there.sets == sets_used(desk),
         "{} is there and was made for something else (another model, target, promise, text or precision); move it, or "
         "choose another output folder",
         out);
   desk.note(fmt::format("{} is there already", out));
   nlohmann::json report = report_of(desk, out);
-  report["certificate"] = claim.json;
+  report["certificate"] = to_json(there);
   report["beside"] = "An earlier run made it.";
   return report;
 }
@@ -152,7 +147,7 @@ std::string beside_uniform(const Measured& measured, const Plan& plan, const Tar
 }
 
 nlohmann::json provenance_of(const Desk& desk, const Measured& measured, const Found& found, const Built& built,
-                             const nlohmann::json& certificate) {
+                             const Certificate& certificate) {
   const SensitivityTable& table = measured.table;
   nlohmann::json about = about_source(desk.source);
   about.update({{"method", "compress"},
@@ -168,19 +163,23 @@ nlohmann::json provenance_of(const Desk& desk, const Measured& measured, const F
                 {"for", std::string(name_of(desk.job.consumer))},
                 {"seed", desk.job.seed},
                 {"plan", to_json(table, found.plan)},
-                {"certificate", certificate}});
+                {"certificate", to_json(certificate)}});
   if (!built.tuned.is_null()) about["tuned"] = built.tuned;
   if (!found.rate.is_null()) about["rate"] = found.rate;
   return about;
 }
 
-nlohmann::json finish(Desk& desk, const Measured& measured, const Found& found, const Built& built,
-                      const std::string& out) {
-  nlohmann::json certificate =
-      make_certificate(found.target, {found.certified, desk.certificate, desk.job.promise, found.looks, desk.floor},
+struct Finished {
+  nlohmann::json report;
+  Certificate certificate;
+};
+
+Finished finish(Desk& desk, const Measured& measured, const Found& found, const Built& built, const std::string& out) {
+  Certificate certificate =
+      make_certificate(found.target, {found.certified, desk.certificate, desk.job.promise, found.tests, desk.floor},
                        *desk.served, desk.source.sha256(), desk.job.texts);
-  certificate["sets"] = sets_json(desk);
-  if (!found.tasks.is_null()) certificate["tasks"] = found.tasks;
+  certificate.sets = sets_used(desk);
+  certificate.tasks = found.tasks;
   write_checkpoint(
       out, desk.source, desk.quantised_formats(measured.table, found.plan),
       [&](LinearId id) { return built.weights.at(id); }, provenance_of(desk, measured, found, built, certificate));
@@ -190,14 +189,14 @@ nlohmann::json finish(Desk& desk, const Measured& measured, const Found& found, 
         "{} has {} bytes, more than the {} asked for: its header is larger than foreseen; ask for {} bytes less", out,
         bytes, desk.budget(), bytes - desk.budget());
   report["plan"] = to_json(measured.table, found.plan);
-  report["certificate"] = certificate;
+  report["certificate"] = to_json(certificate);
   if (!found.rate.is_null()) report["rate"] = found.rate;
   report["beside"] = beside_uniform(measured, found.plan, found.target, bytes, report["parameters"]);
-  return report;
+  return {std::move(report), std::move(certificate)};
 }
 
 void write_page(const Desk& desk, const Measured& measured, const std::vector<Plan>& front, const Found& found,
-                const nlohmann::json& report, const std::vector<std::pair<std::string, Seconds>>& laps,
+                const Finished& finished, const std::vector<std::pair<std::string, Seconds>>& laps,
                 const std::string& file) {
   std::vector<GammaRow> gamma;
   const int group = desk.job.formats.front().group;
@@ -209,7 +208,8 @@ void write_page(const Desk& desk, const Measured& measured, const std::vector<Pl
   write_file_atomically(
       file, compress_page({std::filesystem::path(desk.job.model + "/").parent_path().filename().string(), measured,
                            front, found, gamma, group, std::string(name_of(desk.job.search)),
-                           desk.job.allocate_by == Cost::kl ? "kl" : "ear", report, laps, desk.world.made_by}));
+                           desk.job.allocate_by == Cost::kl ? "kl" : "ear", finished.certificate, finished.report, laps,
+                           desk.world.made_by}));
 }
 
 // One bar, of the first rank. The weights are shares of time, roughly: a GPU measures sensitivities in no time; each
@@ -370,12 +370,12 @@ nlohmann::json compress(const Job& job, const World& world, const Ranks& ranks) 
     }
     const Found found = search.run(desk.targets[i]);
     watch.lap("search and certificate");
-    nlohmann::json report = finish(desk, measured, found, builder.built(), job.outputs()[i]);
+    Finished made = finish(desk, measured, found, builder.built(), job.outputs()[i]);
     watch.lap("writing");
-    for (const auto& [name, spent] : watch.laps) report["seconds"][name] = to_json(spent);
-    if (job.on_gpu) report["gpu_bytes_highest"] = cuda_memory(job.serving.gpu).highest;
-    if (!job.page_file.empty()) write_page(desk, measured, search.front(), found, report, watch.laps, job.page(i));
-    reports.push_back(std::move(report));
+    for (const auto& [name, spent] : watch.laps) made.report["seconds"][name] = to_json(spent);
+    if (job.on_gpu) made.report["gpu_bytes_highest"] = cuda_memory(job.serving.gpu).highest;
+    if (!job.page_file.empty()) write_page(desk, measured, search.front(), found, made, watch.laps, job.page(i));
+    reports.push_back(std::move(made.report));
   }
   end_journal(desk);
   if (reports.size() == 1) return reports.front();

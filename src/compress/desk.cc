@@ -199,8 +199,7 @@ void Desk::check_floor() {
   }
   const Judged judged = judge(documents_of(measure(few, nullptr), few), job.promise);
   served.reset();
-  floor = to_json(judged.all);
-  for (const char* key : {"domain", "documents", "next_document"}) floor.erase(key);
+  floor = {judged.all.windows, judged.all.tokens, judged.all.ear, judged.all.kl, judged.all.top1};
   const Measurement& m = judged.measured;
   const KvFormat cache = options(job.served()).kv;
   for (const Target& t : targets)

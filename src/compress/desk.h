@@ -3,7 +3,7 @@
 #include <optional>
 
 #include "alloc/search.h"
-#include "compress/certificate.h"
+#include "compress/certificate/certify.h"
 #include "compress/job.h"
 #include "compress/preflight.h"
 #include "eval/fidelity/logit_pass.h"
@@ -54,10 +54,9 @@ class Desk {
   // Refusals, before anything is made: a size that nothing has; a target that the kernels miss with the source itself.
   void check_budget() const;
   void check_floor();
-  // What that found: {ear, kl, top1, windows, tokens} of the source itself through the kernels that serve. Null before.
-  nlohmann::json floor;
-  void warn_of_codes() const;  // of a source that is quantised already
-  void warn_of_scales();       // of formats whose scales do not hold the weights
+  std::optional<FloorFigures> floor;  // what that found: the source itself through the kernels that serve
+  void warn_of_codes() const;         // of a source that is quantised already
+  void warn_of_scales();              // of formats whose scales do not hold the weights
 
  private:
   void read_texts();

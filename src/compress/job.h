@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "alloc/solve.h"
+#include "compress/certificate/certificate.h"
 #include "compress/rate/decode_clock.h"
 #include "core/estimate.h"
 #include "eval/fidelity/domains.h"
@@ -128,7 +129,7 @@ class TaskJudge {
   // The calibration questions with the reference's own answers, of each at most `longest` tokens.
   virtual std::vector<AnsweredText> own_text(int64_t longest) const = 0;
   virtual int64_t questions(QuestionSet set) const = 0;
-  virtual nlohmann::json about() const = 0;  // what certificates say of them: {file_sha256, questions, seeds, sampling}
+  virtual AskedQuestions asked() const = 0;  // what certificates say of them
 };
 
 // What the room needs of the world outside.

@@ -1,6 +1,7 @@
 #include "compress/page.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
@@ -8,9 +9,11 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
+#include "compress/certificate/words.h"
 #include "core/foreign/units.h"
 #include "eval/report/html.h"
 #include "eval/report/table.h"
+#include "eval/statistics/statistics.h"
 #include "eval/studies/grids.h"
 
 namespace fidelio {
@@ -20,14 +23,14 @@ std::string card(const std::string& value, std::string_view what) {
   return fmt::format("<div class=\"card\"><b>{}</b><span>{}</span></div>\n", escape_html(value), escape_html(what));
 }
 
-std::string interval(const nlohmann::json& e, int digits) {
-  const auto number = [&](const nlohmann::json& x) { return x.is_null() ? "?" : number_text(x.get<double>(), digits); };
-  return fmt::format("{} [{}, {}]", number(e.at("value")), number(e.at("ci95")[0]), number(e.at("ci95")[1]));
+std::string number_or_none(double x, int digits) { return std::isfinite(x) ? number_text(x, digits) : "?"; }
+std::string interval(const Estimate& e, int digits) {
+  return fmt::format("{} [{}, {}]", number_or_none(e.value, digits), number_or_none(e.ci95.low, digits),
+                     number_or_none(e.ci95.high, digits));
 }
 
-// What the questions said, where a loss of accuracy was the target.
-std::string tasks(const nlohmann::json& t) {
-  const nlohmann::json &point = t.at("calibration"), &questions = t.at("questions");
+// Shows what the questions said, where a loss of accuracy was the target.
+std::string tasks(const CertifiedTasks& t) {
   Table table{
       "Tasks",
       "Recovery: accuracy over the source's, mean over tasks, paired by question. KL is of the answers that the "
@@ -35,21 +38,18 @@ std::string tasks(const nlohmann::json& t) {
       "drop allows (SLQ, Algorithm 2); other questions say whether it was right.",
       {"figure", "value"},
       {}};
-  table.rows = {
-      {"questions of calibration, of the check",
-       fmt::format("{}, {}", questions.at("calibration").get<int64_t>(), questions.at("check").get<int64_t>())},
-      {"answers, runs", fmt::format("{}, {}", t.at("sampling").get<std::string>(), t.at("runs").get<int64_t>())},
-      {"accuracy that may be lost", fmt::format("{:.2f}%", 100 * t.at("accuracy_drop").get<double>())},
-      {"calibration plan, bits", number_text(point.at("bits"), 3)},
-      {"its KL", interval(point.at("kl"), 6)},
-      {"its recovery", interval(point.at("recovery"), 4)},
-      {"accuracy lost a nat", interval(point.at("alpha"), 3)},
-      {"KL allowed", number_text(t.at("kl_allowed"), 6)},
-      {"KL of the plan", interval(t.at("kl"), 6)},
-      {"recovery of the plan, predicted", interval(t.at("predicted_recovery"), 4)},
-      {fmt::format("recovery of the plan, measured ({:g}%)", 100 * t.at("confidence").get<double>()),
-       interval(t.at("recovery"), 4)},
-      {"plans checked", fmt::format("{}", t.at("looks").get<int>())}};
+  table.rows = {{"questions of calibration, of the check", fmt::format("{}, {}", t.asked.calibration, t.asked.check)},
+                {"answers, runs", fmt::format("{}, {}", t.asked.sampling, t.asked.runs)},
+                {"accuracy that may be lost", fmt::format("{:.2f}%", 100 * t.accuracy_drop)},
+                {"calibration plan, bits", number_text(t.calibration_bits, 3)},
+                {"its KL", interval(t.calibration_kl, 6)},
+                {"its recovery", interval(t.calibration_recovery, 4)},
+                {"accuracy lost a nat", interval(t.alpha, 3)},
+                {"KL allowed", number_text(t.kl_allowed, 6)},
+                {"KL of the plan", interval(t.kl, 6)},
+                {"recovery of the plan, predicted", interval(t.predicted_recovery, 4)},
+                {fmt::format("recovery of the plan, measured ({:g}%)", 100 * t.confidence), interval(t.recovery, 4)},
+                {"plans checked", fmt::format("{}", t.plans_checked)}};
   return to_html(table);
 }
 
@@ -60,44 +60,42 @@ std::string entries_text(const SensitivityTable& table) {
                       : fmt::format("{} measured, {} by the error of their weights", measured, derived);
 }
 
-// EAR and KL of every kind of text, and of the source itself through the same kernels.
-std::string domains(const nlohmann::json& c) {
+// Shows EAR and KL of every kind of text, and of the source itself through the same kernels.
+std::string domains(const Certificate& c) {
   Table table{"By kind of text",
               "Means over tokens, intervals by document; of a new document what it may have, 95%. The floor is the "
               "source itself through the kernels that serve: no plan can do better.",
               {"kind", "documents", "windows", "EAR", "KL", "EAR of a new document"},
               {}};
-  const auto row = [&](const std::string& name, const nlohmann::json& d) {
-    const bool counted = d.contains("documents"), next = d.contains("next_document");
-    table.rows.push_back({name, counted ? fmt::format("{}", d["documents"].get<int64_t>()) : "",
-                          fmt::format("{}", d["windows"].get<int64_t>()), interval(d.at("ear"), 5),
-                          interval(d.at("kl"), 6), next ? interval(d["next_document"]["ear"], 5) : ""});
+  const auto row = [&](const std::string& name, const DomainFidelity& d) {
+    table.rows.push_back({name, fmt::format("{}", d.documents), fmt::format("{}", d.windows), interval(d.ear, 5),
+                          interval(d.kl, 6), interval(d.document_ear, 5)});
   };
-  for (const nlohmann::json& d : c.at("domains")) row(d.at("domain"), d);
-  row("all", c);
-  if (c.contains("floor") && c["floor"].is_object()) row("floor", c["floor"]);
+  for (const DomainFidelity& d : c.domains) row(d.domain, d);
+  row("all", c.all);
+  if (c.floor)
+    table.rows.push_back(
+        {"floor", "", fmt::format("{}", c.floor->windows), interval(c.floor->ear, 5), interval(c.floor->kl, 6), ""});
   return to_html(table);
 }
 
-// What was promised, on what text, how sure, what was not tested: before any table.
-std::string plain_words(const nlohmann::json& c, bool kept) {
+// Says what was promised, on what text, how sure, what was not tested: before any table.
+std::string plain_words(const Certificate& c, bool kept) {
   std::string html = "<dl class=\"words\">\n";
   for (const PlainWords& w : in_plain_words(c, kept))
     html += "<dt>" + escape_html(w.about) + "</dt><dd>" + escape_html(w.sentence) + "</dd>\n";
   return html + "</dl>\n";
 }
 
-std::string listed_names(const nlohmann::json& names) {
-  std::string text;
-  for (const auto& name : names) text += (text.empty() ? "" : ", ") + name.get<std::string>();
-  return text;
+std::string target_words(const Target& t) {
+  std::string words = t.ear ? fmt::format("EAR ≥ {}", *t.ear) : "";
+  if (t.kl) words += fmt::format("{}KL ≤ {}", words.empty() ? "" : ", ", *t.kl);
+  return words;
 }
 
 std::string certificate(const CompressStory& s) {
-  const nlohmann::json &c = s.report.at("certificate"), &promised = c.at("promised");
-  std::string target;
-  for (const auto& [name, value] : c.at("target").items())
-    target += fmt::format("{}{} {}", target.empty() ? "" : ", ", name == "ear" ? "EAR ≥" : "KL ≤", value.get<double>());
+  const Certificate& c = s.certificate;
+  const std::string target = target_words(c.target);
   const std::string rate = s.report.contains("rate") ? fmt::format(" at {:g} tokens a second or more",
                                                                    s.report["rate"]["asked"].get<double>())
                                                      : "";
@@ -106,39 +104,35 @@ std::string certificate(const CompressStory& s) {
                       : s.report.contains("rate") ? ": the best fidelity" + rate
                                                   : ": the best fidelity within a size") +
                      "." + "</p>\n";
-  html +=
-      plain_words(c, true) + "<div class=\"cards\">" +
-      card(number_text(promised["ear"]["value"].get<double>(), 5),
-           fmt::format(
-               "EAR on unseen text, {}: {} to {}", promised["domain"].get<std::string>(),
-               promised["ear"]["ci95"][0].is_null() ? "?" : number_text(promised["ear"]["ci95"][0].get<double>(), 5),
-               promised["ear"]["ci95"][1].is_null() ? "?" : number_text(promised["ear"]["ci95"][1].get<double>(), 5))) +
-      card(fmt::format("{:.6f}", c["kl"]["value"].get<double>()), "KL, nats a token") +
-      card(fmt::format("{:.3f}", s.report.at("bits_per_parameter").get<double>()), "bits a parameter, whole file") +
-      card(fmt::format("{:.2f}×", static_cast<double>(s.report.at("source_file_bytes").get<int64_t>()) /
-                                      static_cast<double>(s.report.at("file_bytes").get<int64_t>())),
-           "smaller") +
-      "</div>\n" + domains(c);
+  html += plain_words(c, true) + "<div class=\"cards\">" +
+          card(number_text(c.promised.ear.value, 5),
+               fmt::format("EAR on unseen text, {}: {} to {}", c.promised.domain,
+                           number_or_none(c.promised.ear.ci95.low, 5), number_or_none(c.promised.ear.ci95.high, 5))) +
+          card(fmt::format("{:.6f}", c.all.kl.value), "KL, nats a token") +
+          card(fmt::format("{:.3f}", s.report.at("bits_per_parameter").get<double>()), "bits a parameter, whole file") +
+          card(fmt::format("{:.2f}×", static_cast<double>(s.report.at("source_file_bytes").get<int64_t>()) /
+                                          static_cast<double>(s.report.at("file_bytes").get<int64_t>())),
+               "smaller") +
+          "</div>\n" + domains(c);
   Table table{"Certificate",
               "Measured through the kernels that serve, on documents that the search has not seen; intervals are made "
               "by document. Every machine with these kernels makes the same bytes; others sum calibration in another "
               "order and choose some other codes (--isa).",
               {"figure", "value"},
               {}};
-  table.rows = {
-      {"promised of", c["promise"].get<std::string>()},
-      {"same first choice", interval(c["top1"], 5)},
-      {"perplexity ratio", interval(c["perplexity_ratio"], 5)},
-      {"tokens", fmt::format("{}", c["tokens"].get<int64_t>())},
-      {"certificate tests on the unseen text", fmt::format("{}", c["looks"].get<int>())},
-      {"kernels", listed_names(c["kernels"])},
-      {"activations and cache, served", c["activations"].get<std::string>() + ", " + c["kv"].get<std::string>()},
-      {"activations of sensitivities", s.measured.table.activations},
-      {"how it was found",
-       s.measured.table.method + ", " + (s.allocate_by == "kl" ? "KL" : "1 − EAR") + ", " + s.search},
-      {"entries of the sensitivity table", entries_text(s.measured.table)},
-      {"text SHA-256", c["sha256"].get<std::string>().substr(0, 16) + "…"},
-      {"reference SHA-256", c["reference_sha256"].get<std::string>().substr(0, 16) + "…"}};
+  table.rows = {{"promised of", std::string(name_of(c.promise))},
+                {"same first choice", interval(c.all.top1, 5)},
+                {"perplexity ratio", interval(c.perplexity_ratio, 5)},
+                {"tokens", fmt::format("{}", c.all.tokens)},
+                {"certificate tests on the unseen text", fmt::format("{}", c.tests)},
+                {"kernels", fmt::format("{}", fmt::join(c.kernels, ", "))},
+                {"activations and cache, served", c.activations + ", " + c.kv},
+                {"activations of sensitivities", s.measured.table.activations},
+                {"how it was found",
+                 s.measured.table.method + ", " + (s.allocate_by == "kl" ? "KL" : "1 − EAR") + ", " + s.search},
+                {"entries of the sensitivity table", entries_text(s.measured.table)},
+                {"text SHA-256", c.places_sha256.substr(0, 16) + "…"},
+                {"reference SHA-256", c.reference_sha256.substr(0, 16) + "…"}};
   if (s.report.contains("rate")) {
     const nlohmann::json& r = s.report["rate"];
     table.rows.push_back({fmt::format("tokens a second, after {} others", r["context"].get<int64_t>()),
@@ -147,17 +141,16 @@ std::string certificate(const CompressStory& s) {
     table.rows.push_back({"timed on", r["machine"].get<std::string>()});
   }
   html += to_html(table);
-  if (c.contains("tasks")) html += tasks(c.at("tasks"));
+  if (c.tasks) html += tasks(*c.tasks);
   return html;
 }
 
 // Where the target lies on an axis of KL; an EAR by 1 - EAR = c sqrt(KL), with c as measured.
 ChartTarget target_of(const CompressStory& s) {
-  const nlohmann::json& target = s.report.at("certificate").at("target");
-  if (target.contains("kl")) return {target["kl"].get<double>(), fmt::format("KL {:.4g}", target["kl"].get<double>())};
-  if (!target.contains("ear") || s.measured.table.ear_constant <= 0) return {};
-  const double ear = target["ear"].get<double>();
-  return {std::pow((1 - ear) / s.measured.table.ear_constant, 2), fmt::format("EAR {}", ear)};
+  const Target& target = s.certificate.target;
+  if (target.kl) return {*target.kl, fmt::format("KL {:.4g}", *target.kl)};
+  if (!target.ear || s.measured.table.ear_constant <= 0) return {};
+  return {std::pow((1 - *target.ear) / s.measured.table.ear_constant, 2), fmt::format("EAR {}", *target.ear)};
 }
 
 std::string plans(const CompressStory& s) {
@@ -182,7 +175,7 @@ std::string plans(const CompressStory& s) {
     table.rows.push_back({u.format, number_text(u.bits, 3), number_text(u.kl, 6), number_text(u.ear, 5)});
   std::string html = svg_chart(chart) + to_html(table);
   if (s.found.trials.empty()) return html;
-  const bool of_tasks = s.report.at("certificate").contains("tasks");
+  const bool of_tasks = s.certificate.tasks.has_value();
   Table trials{"Plans measured on the way",
                of_tasks ? "On the calibration questions with the source's answers." : "",
                {"bits a weight", "KL", "EAR [95%]", "EAR predicted"},
@@ -306,8 +299,8 @@ std::string fits(const SensitivityTable& table) {
       {"group", "slope [95%]", "R²"},
       {}};
   for (const nlohmann::json& fit : about["fits"])
-    lines.rows.push_back(
-        {fit.at("group").get<std::string>(), interval(fit.at("alpha"), 3), number_text(fit.at("r2").get<double>(), 4)});
+    lines.rows.push_back({fit.at("group").get<std::string>(), interval(estimate_from_json(fit.at("alpha")), 3),
+                          number_text(fit.at("r2").get<double>(), 4)});
   return to_html(lines);
 }
 
@@ -386,26 +379,26 @@ std::string sizes(const CompressStory& s) {
   return to_html(table) + to_html(time);
 }
 
-// The documents, those that were kept least faithfully first.
-std::string by_document(const nlohmann::json& documents) {
+// Lists the documents, those that were kept least faithfully first.
+std::string by_document(std::vector<DocumentFidelity> documents) {
   Table table{"By document", "The lowest EAR first.", {"document", "kind", "windows", "EAR", "KL"}, {}};
-  std::vector<nlohmann::json> sorted(documents.begin(), documents.end());
-  std::stable_sort(sorted.begin(), sorted.end(),
-                   [](const auto& a, const auto& b) { return a["ear"].template get<double>() < b["ear"]; });
-  for (const nlohmann::json& d : sorted)
-    table.rows.push_back({d["name"].get<std::string>(), d["domain"].get<std::string>(), d["windows"].dump(),
-                          number_text(d["ear"].get<double>(), 5), number_text(d["kl"].get<double>(), 6)});
+  const auto ear = [](const DocumentFidelity& d) { return d.ear / static_cast<double>(d.tokens); };
+  std::stable_sort(documents.begin(), documents.end(),
+                   [&](const DocumentFidelity& a, const DocumentFidelity& b) { return ear(a) < ear(b); });
+  for (const DocumentFidelity& d : documents)
+    table.rows.push_back({d.name, d.domain, fmt::format("{}", d.windows), number_text(ear(d), 5),
+                          number_text(d.kl / static_cast<double>(d.tokens), 6)});
   return to_html(table);
 }
 
 }  // namespace
 
-std::string certificate_html(const nlohmann::json& certificate, bool kept) {
+std::string certificate_html(const Certificate& certificate, bool kept) {
   return plain_words(certificate, kept) + domains(certificate);
 }
 
-std::string certify_page(const std::string& model, const std::string& verdict, const nlohmann::json& certificate,
-                         bool kept, const nlohmann::json& documents, const std::string& made_by) {
+std::string certify_page(const std::string& model, const std::string& verdict, const Certificate& certificate,
+                         bool kept, const std::vector<DocumentFidelity>& documents, const std::string& made_by) {
   const std::string lead = "<p class=\"lead\">" + escape_html(model) + ": " + escape_html(verdict) + "</p>\n" +
                            certificate_html(certificate, kept);
   return html_page("Certificate of " + model, lead + by_document(documents), made_by);

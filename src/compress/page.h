@@ -26,16 +26,17 @@ struct CompressStory {
   std::vector<GammaRow> gamma;
   int gamma_group = 0;
   std::string search, allocate_by;
+  const Certificate& certificate;
   const nlohmann::json& report;                          // what --json writes
   std::vector<std::pair<std::string, Seconds>> seconds;  // of this run, by phase
   std::string made_by{};                                 // version, date and command
 };
 std::string compress_page(const CompressStory& story);  // self-contained HTML
 
-// A certificate (compress/certificate.h, which says what `kept` is) in plain words, and by kind of text.
-std::string certificate_html(const nlohmann::json& certificate, bool kept);
-// The page about one that was measured again, or on other text. `documents`: an array of to_json(DocumentFidelity).
-std::string certify_page(const std::string& model, const std::string& verdict, const nlohmann::json& certificate,
-                         bool kept, const nlohmann::json& documents, const std::string& made_by);
+// A certificate in plain words (compress/certificate/words.h says what `kept` is), and by kind of text.
+std::string certificate_html(const Certificate& certificate, bool kept);
+// The page about one that was measured again, or on other text.
+std::string certify_page(const std::string& model, const std::string& verdict, const Certificate& certificate,
+                         bool kept, const std::vector<DocumentFidelity>& documents, const std::string& made_by);
 
 }  // namespace fidelio

@@ -77,17 +77,17 @@ Measurement Search::trial(const Plan& plan, const std::string& what) {
                   what, bits_per_parameter(table_, plan), m.ear.value, m.ear.ci95.low, m.ear.ci95.high, judged.worst,
                   m.kl.value, predicted));
   found_.trials.push_back({bits_per_parameter(table_, plan), m.kl.value, m.ear, predicted});
-  return foreseen(documents, desk_.job.promise, confidence_of_look(found_.looks + 1), desk_.certificate.counts());
+  return foreseen(documents, desk_.job.promise, confidence_of_test(found_.tests + 1), desk_.certificate.counts());
 }
 
 // The plan in force on the documents of the certificate.
 Measurement Search::look() {
   found_.certified = desk_.measure_certificate();
-  ++found_.looks;
-  const double confidence = confidence_of_look(found_.looks);
+  ++found_.tests;
+  const double confidence = confidence_of_test(found_.tests);
   const Judged judged = judge(documents_of(found_.certified, desk_.certificate), desk_.job.promise, confidence);
   const Measurement& m = judged.measured;
-  desk_.note(fmt::format("certificate test {}: EAR {:.5f} [{:.5f}, {:.5f}] at {:g}% ({}), KL {:.6f}", found_.looks,
+  desk_.note(fmt::format("certificate test {}: EAR {:.5f} [{:.5f}, {:.5f}] at {:g}% ({}), KL {:.6f}", found_.tests,
                          m.ear.value, m.ear.ci95.low, m.ear.ci95.high, 100 * confidence, judged.worst, m.kl.value));
   return m;
 }
@@ -106,10 +106,10 @@ Plan Search::choose() {
     }
     const Measurement m = look();
     if (meets(m, found_.target)) return plan;
-    check(found_.looks < kMostLooks && plan.bytes < front_.back().bytes,
+    check(found_.tests < kMostTests && plan.bytes < front_.back().bytes,
           "the plan that met the target where plans are tried does not on the certificate's documents (EAR {:.5f}, "
           "lower bound {:.5f}), after {} tests. Give more documents (--text), so that both sets know more, or ask less",
-          m.ear.value, m.ear.ci95.low, found_.looks);
+          m.ear.value, m.ear.ci95.low, found_.tests);
     if (aim.ear) *aim.ear += std::max(*found_.target.ear - m.ear.ci95.low, 0.05 * (1 - *found_.target.ear));
     if (aim.kl) *aim.kl *= std::min(*found_.target.kl / m.kl.ci95.high, 0.95);
   }

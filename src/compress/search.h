@@ -22,10 +22,10 @@ struct Found {
   Target target;  // what was searched for; empty with a size or tasks
   Plan plan;
   FidelityReport certified;  // on the certificate's documents
-  int looks = 0;             // at it
+  int tests = 0;             // of plans on these documents
   std::vector<TrialPoint> trials;
-  nlohmann::json tasks;  // null without
-  nlohmann::json rate;   // null without (Pace::about)
+  std::optional<CertifiedTasks> tasks;
+  nlohmann::json rate;  // null without (Pace::about)
 };
 
 // Plans among which a search looks, by ascending bytes: the table's Pareto front, or what evolution alone goes through.

@@ -54,7 +54,7 @@ TaskCalibration Search::calibrate(TaskJudge& judge, OwnText& text) {
   point.kl_predicted = plan->kl;
   point.recovery = judge.recovery(
       QuestionSet::calibration, to_json(table_, *plan).dump(), [&](Runner& r) { builder_.serve(r); }, 0.95);
-  const Estimate unchanged = judge.unchanged(QuestionSet::check, confidence_of_look(1));
+  const Estimate unchanged = judge.unchanged(QuestionSet::check, confidence_of_test(1));
   point.unchanged = unchanged.value - unchanged.ci95.low;
   const int64_t asked = judge.questions(QuestionSet::calibration);
   point.share = static_cast<double>(judge.questions(QuestionSet::check)) / static_cast<double>(asked);
@@ -64,14 +64,15 @@ TaskCalibration Search::calibrate(TaskJudge& judge, OwnText& text) {
   const Estimate alpha = point.alpha();
   desk_.note(fmt::format("alpha {:.4f} [{:.4f}, {:.4f}] (loss of accuracy per nat), rho {:.4f}", alpha.value,
                          alpha.ci95.low, alpha.ci95.high, point.rho()));
-  found_.tasks = judge.about();
-  found_.tasks.update({{"accuracy_drop", desk_.job.accuracy_drop},
-                       {"calibration",
-                        {{"bits", bits_per_parameter(table_, *plan)},
-                         {"kl", to_json(point.kl)},
-                         {"recovery", to_json(point.recovery)},
-                         {"alpha", to_json(alpha)},
-                         {"rho", point.rho()}}}});
+  CertifiedTasks tasks;
+  tasks.asked = judge.asked();
+  tasks.accuracy_drop = desk_.job.accuracy_drop;
+  tasks.calibration_bits = bits_per_parameter(table_, *plan);
+  tasks.calibration_kl = point.kl;
+  tasks.calibration_recovery = point.recovery;
+  tasks.alpha = alpha;
+  tasks.rho = point.rho();
+  found_.tasks = tasks;
   return point;
 }
 
@@ -96,7 +97,7 @@ Plan Search::keep_accuracy(TaskJudge& judge) {
     const Plan plan = found.best >= 0 ? found.trials[static_cast<size_t>(found.best)].plan : front_.back();
     const Measurement m = found.best >= 0 ? measured[static_cast<size_t>(found.best)] : trial_on(text, plan, "widest");
     builder_.build(plan);
-    const double confidence = confidence_of_look(number);
+    const double confidence = confidence_of_test(number);
     const Estimate kept = judge.recovery(
         QuestionSet::check, to_json(table_, plan).dump(), [&](Runner& r) { builder_.serve(r); }, confidence);
     const Estimate predicted = point.predicted(m.kl.value);
@@ -105,25 +106,25 @@ Plan Search::keep_accuracy(TaskJudge& judge) {
                     "[{:.4f}, {:.4f}]",
                     number, asked, kept.value, kept.ci95.low, kept.ci95.high, 100 * confidence, predicted.value,
                     predicted.ci95.low, predicted.ci95.high));
-    found_.tasks.update({{"kl_allowed", allowed},
-                         {"kl", to_json(m.kl)},
-                         {"predicted_recovery", to_json(predicted)},
-                         {"recovery", to_json(kept)},
-                         {"confidence", confidence},
-                         {"looks", number}});
+    found_.tasks->kl_allowed = allowed;
+    found_.tasks->kl = m.kl;
+    found_.tasks->predicted_recovery = predicted;
+    found_.tasks->recovery = kept;
+    found_.tasks->confidence = confidence;
+    found_.tasks->plans_checked = number;
     if (kept.ci95.low >= 1 - drop) {
       look();
       return plan;
     }
     check(
-        number < kMostLooks && plan.bytes < front_.back().bytes,
+        number < kMostTests && plan.bytes < front_.back().bytes,
         "--accuracy-drop {}: after {} plans the last, with a KL of {:.6f} on the questions' own text, keeps {:.4f} "
         "[{:.4f}, {:.4f}] of the accuracy on {} questions, and the lower end must be {:.4f}. Ask more questions, allow "
         "more, or give --ear",
         drop, number, m.kl.value, kept.value, kept.ci95.low, kept.ci95.high, asked, 1 - drop);
     // What is near the source loses by sqrt(KL), as 1 - EAR does, and not by KL as the line through one point has it.
     // The last look aims at half of that: a plan a little too wide is better than none.
-    const double excess = drop / (1 - kept.ci95.low), margin = number + 1 == kMostLooks ? 0.5 : 1;
+    const double excess = drop / (1 - kept.ci95.low), margin = number + 1 == kMostTests ? 0.5 : 1;
     allowed = std::min(allowed, m.kl.value) * std::clamp(margin * excess * excess, 0.1, 0.8);
   }
 }

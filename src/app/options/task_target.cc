@@ -81,11 +81,9 @@ std::vector<AnsweredText> TaskTarget::own_text(int64_t longest) const {
   return answered_texts(asked_with(*runner_, model_, h.asked, questions_), h.asked, h.reference.runs[0], longest);
 }
 
-nlohmann::json TaskTarget::about() const {
-  return {{"file_sha256", halves_[0].asked.sha256},
-          {"questions", {{"calibration", halves_[0].asked.items.size()}, {"check", halves_[1].asked.items.size()}}},
-          {"sampling", text_of(samplings_[0])},
-          {"runs", samplings_.size()}};
+AskedQuestions TaskTarget::asked() const {
+  return {halves_[0].asked.sha256, text_of(samplings_[0]), static_cast<int64_t>(halves_[0].asked.items.size()),
+          static_cast<int64_t>(halves_[1].asked.items.size()), static_cast<int64_t>(samplings_.size())};
 }
 
 }  // namespace fidelio::app

@@ -24,7 +24,7 @@ class TaskTarget final : public TaskJudge {
   Estimate unchanged(QuestionSet set, double confidence) const override;
   std::vector<AnsweredText> own_text(int64_t longest) const override;
   int64_t questions(QuestionSet set) const override { return std::ssize(half(set).asked.items); }
-  nlohmann::json about() const override;
+  AskedQuestions asked() const override;
 
  private:
   struct Half {

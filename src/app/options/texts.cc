@@ -6,7 +6,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
-#include "compress/certificate.h"
+#include "compress/certificate/words.h"
 #include "core/error.h"
 #include "core/hash.h"
 #include "io/model_source.h"
@@ -49,19 +49,15 @@ CLI::Validator text_source() {
       "TEXT");
 }
 
-void print_domains(const nlohmann::json& certificate) {
-  const auto number = [](const nlohmann::json& e) { return e.is_null() ? std::nan("") : e.get<double>(); };
-  for (const nlohmann::json& d : certificate.at("domains")) {
-    const nlohmann::json &ear = d.at("ear"), &next = d.at("next_document").at("ear");
+void print_domains(const Certificate& certificate) {
+  for (const DomainFidelity& d : certificate.domains)
     fmt::print(
         "  {:<10} EAR {:.5f} [{:.5f}, {:.5f}], KL {:.6f}; one new document: {:.5f} to {:.5f}; {} {}, {} windows\n",
-        d.at("domain").get<std::string>(), number(ear["value"]), number(ear["ci95"][0]), number(ear["ci95"][1]),
-        number(d.at("kl")["value"]), number(next["ci95"][0]), number(next["ci95"][1]), d.at("documents").get<int64_t>(),
-        certificate.at("passages").get<bool>() ? "passages" : "documents", d.at("windows").get<int64_t>());
-  }
+        d.domain, d.ear.value, d.ear.ci95.low, d.ear.ci95.high, d.kl.value, d.document_ear.ci95.low,
+        d.document_ear.ci95.high, d.documents, certificate.passages ? "passages" : "documents", d.windows);
 }
 
-void print_plain_words(const nlohmann::json& certificate, bool kept) {
+void print_plain_words(const Certificate& certificate, bool kept) {
   for (const PlainWords& w : in_plain_words(certificate, kept)) fmt::print("  {}: {}\n", w.about, w.sentence);
 }
 

@@ -1,10 +1,10 @@
 // Texts that fidelity is measured on.
 #pragma once
 #include <CLI/CLI.hpp>
-#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
 
+#include "compress/certificate/certificate.h"
 #include "eval/fidelity/perplexity.h"
 #include "text/tokenizer/tokenizer.h"
 
@@ -25,9 +25,9 @@ BundledTexts bundled_texts(const std::string& model);
 CLI::Validator text_source();
 
 // A line for each domain of a certificate.
-void print_domains(const nlohmann::json& certificate);
-// Prints what the certificate says to somebody who does not know its figures, a line each (compress/certificate.h,
-// which says what `kept` is).
-void print_plain_words(const nlohmann::json& certificate, bool kept);
+void print_domains(const Certificate& certificate);
+// Prints what the certificate says to somebody who does not know its figures, a line each (compress/certificate/words.h
+// says what `kept` is).
+void print_plain_words(const Certificate& certificate, bool kept);
 
 }  // namespace fidelio::app

@@ -9,7 +9,7 @@
 #include "app/options/common.h"
 #include "app/options/texts.h"
 #include "app/verbs/eval_draft.h"
-#include "compress/certificate.h"
+#include "compress/certificate/certify.h"
 #include "compress/page.h"
 #include "core/file.h"
 #include "core/foreign/foreign_text.h"
@@ -29,7 +29,7 @@ struct Certify {
 
 // The checkpoint must be what was certified, and the reference what it was certified against. Before anything is
 // measured: a changed byte may cost so little that measuring does not tell.
-void check_identity(const Certify& o, const TextModel& model, const Checkpoint& reference, const Claim& claim) {
+void check_identity(const Certify& o, const TextModel& model, const Checkpoint& reference, const Certificate& claim) {
   check(!model.checkpoint.written_weights_sha256().empty(),
         "{} does not say what its weights' SHA-256 is: an earlier fidelio wrote it; compress the model again",
         o.run.model);
@@ -42,7 +42,7 @@ void check_identity(const Certify& o, const TextModel& model, const Checkpoint& 
 }
 
 // As the model was certified.
-RunnerOptions as_certified(const Certify& o, const Claim& claim) {
+RunnerOptions as_certified(const Certify& o, const Certificate& claim) {
   RunnerOptions options = runner_options(o.run);
   options.mode = parse_activations(claim.activations);
   options.kv = parse_kv(claim.kv);
@@ -53,7 +53,7 @@ RunnerOptions as_certified(const Certify& o, const Claim& claim) {
 }
 
 // With --draft: how often the model takes what it guesses, on the documents' first windows. No token depends on it.
-void add_draft_to(nlohmann::json& certificate, const Certify& o, const TextModel& model, const Claim& claim,
+void add_draft_to(Certificate& certificate, const Certify& o, const TextModel& model, const Certificate& claim,
                   const TextSet& set) {
   constexpr size_t kTexts = 16;
   if (o.draft.draft == "off") return;
@@ -63,11 +63,11 @@ void add_draft_to(nlohmann::json& certificate, const Certify& o, const TextModel
   windows.context = claim.context;
   RunnerOptions options = as_certified(o, claim);
   options.cache_tokens = std::max<int64_t>(options.cache_tokens, 8 * claim.context);
-  certificate["draft"] = measure_draft("certify", o.run, model, texts, windows, options, {o.draft, 1});
+  certificate.draft = certified_draft(measure_draft("certify", o.run, model, texts, windows, options, {o.draft, 1}));
 }
 
 // The model as it was certified, beside its reference.
-FidelityReport measure(const Certify& o, const TextModel& model, const Checkpoint& reference, const Claim& claim,
+FidelityReport measure(const Certify& o, const TextModel& model, const Checkpoint& reference, const Certificate& claim,
                        const std::vector<EvalText>& texts, std::unique_ptr<Runner>& served) {
   RunnerOptions options = as_certified(o, claim);
   served = make_runner(o.run, model.checkpoint, options);
@@ -97,8 +97,8 @@ std::string names_text(const std::vector<std::string>& files) {
 }
 
 // Which of two certificates claims less, and which knows it better.
-std::string compared(const Claim& stored, const nlohmann::json& own) {
-  const Estimate mine = read_estimate(own["promised"]["ear"]), &its = stored.promised_ear;
+std::string compared(const Certificate& stored, const Certificate& own) {
+  const Estimate &mine = own.promised.ear, &its = stored.promised.ear;
   const double difference = mine.value - its.value;
   const auto width = [](const Estimate& e) { return e.ci95.high - e.ci95.low; };
   const bool apart = mine.ci95.high < its.ci95.low || mine.ci95.low > its.ci95.high;
@@ -111,69 +111,63 @@ std::string compared(const Claim& stored, const nlohmann::json& own) {
             : ", within what the intervals allow for",
       width(mine) < width(its) ? "narrower" : "wider", width(mine), width(its),
       mine.ci95.low < its.ci95.low ? "that of your text" : "the stored one", std::min(mine.ci95.low, its.ci95.low),
-      mine.ci95.low < its.ci95.low ? own["promised"]["domain"].get<std::string>() : stored.worst,
+      mine.ci95.low < its.ci95.low ? own.promised.domain : stored.promised.domain,
       std::max(mine.ci95.low, its.ci95.low),
-      mine.ci95.low < its.ci95.low ? stored.worst : own["promised"]["domain"].get<std::string>());
+      mine.ci95.low < its.ci95.low ? stored.promised.domain : own.promised.domain);
 }
 
-std::string promised_text(const nlohmann::json& certificate) {
-  const nlohmann::json& p = certificate.at("promised");
-  const auto number = [](const nlohmann::json& e) { return e.is_null() ? std::nan("") : e.get<double>(); };
-  return fmt::format("{} ({}), KL {:.6f}",
-                     ear_text({number(p["ear"]["value"]), {number(p["ear"]["ci95"][0]), number(p["ear"]["ci95"][1])}}),
-                     p["domain"].get<std::string>(), number(p["kl"]["value"]));
+std::string promised_text(const Certificate& c) {
+  return fmt::format("{} ({}), KL {:.6f}", ear_text(c.promised.ear), c.promised.domain, c.promised.kl.value);
 }
 
-nlohmann::json documents_json(const FidelityReport& report, const TextSet& set) {
+nlohmann::json documents_json(const std::vector<DocumentFidelity>& documents) {
   nlohmann::json all = nlohmann::json::array();
-  for (const DocumentFidelity& d : documents_of(report, set)) all.push_back(to_json(d));
+  for (const DocumentFidelity& d : documents) all.push_back(to_json(d));
   return all;
 }
 
-void write_page(const Certify& o, const std::string& verdict, const nlohmann::json& certificate, bool kept,
-                const nlohmann::json& documents) {
+void write_page(const Certify& o, const std::string& verdict, const Certificate& certificate, bool kept,
+                const std::vector<DocumentFidelity>& documents) {
   if (!o.page.empty())
     write_file_atomically(o.page,
                           certify_page(folder_name(o.run.model), verdict, certificate, kept, documents, made_by()));
 }
 
 // The model's card with this certificate in it.
-void write_card_of(const Certify& o, const TextModel& model, const nlohmann::json& certificate, bool kept) {
+void write_card_of(const Certify& o, const TextModel& model, const Certificate& certificate, bool kept) {
   if (o.card.empty()) return;
   CardFacts facts = facts_of_run(model.checkpoint, model.checkpoint.texts());
-  facts.provenance["certificate"] = certificate;
+  facts.certificate = certificate;
   facts.kept = kept;
   if (const std::string by = lower_case(model.checkpoint.quantised_by()); !by.empty()) facts.target = by;
   write_file_atomically(o.card, model_card(facts));
 }
 
 // A second certificate, on documents of the user's own, as many as the stored one may have.
-void certify_own_text(const Certify& o, const TextModel& model, const Checkpoint& reference, const Claim& claim,
+void certify_own_text(const Certify& o, const TextModel& model, const Checkpoint& reference, const Certificate& claim,
                       Corpus corpus) {
   constexpr int64_t kWindows = 1000;
   const int64_t repeated = remove_repeated(corpus);
   const TextSet set = text_set(units_of(corpus, claim.context, names_text(o.texts)), claim.context, kWindows);
   std::unique_ptr<Runner> served;
   const FidelityReport report = measure(o, model, reference, claim, set.texts, served);
-  nlohmann::json own = make_certificate(claim.target, {report, set, claim.promise, 1, nullptr}, *served,
-                                        claim.reference_sha256, o.texts);
+  Certificate own =
+      make_certificate(claim.target, {report, set, claim.promise}, *served, claim.reference_sha256, o.texts);
   served.reset();
   add_draft_to(own, o, model, claim, set);
-  const bool met = own["met"].get<bool>();
-  const bool lower = !own["promised"]["ear"]["ci95"][0].is_null() &&
-                     own["promised"]["ear"]["ci95"][0].get<double>() < claim.promised_ear.ci95.low;
-  const nlohmann::json documents = documents_json(report, set);
-  write_json(o.json, {{"claimed", claim.json},
-                      {"own", own},
+  const bool met = own.met, lower = own.promised.ear.ci95.low < claim.promised.ear.ci95.low;
+  const std::vector<DocumentFidelity> documents = documents_of(report, set);
+  write_json(o.json, {{"claimed", to_json(claim)},
+                      {"own", to_json(own)},
                       {"met", met},
                       {"lower", lower ? "own" : "claimed"},
-                      {"documents", documents}});
+                      {"documents", documents_json(documents)}});
   write_page(o, compared(claim, own), own, met, documents);
   write_card_of(o, model, own, met);
   if (!quiet(o.json)) {
-    const std::string stored_name = names_text(claim.sources), own_name = names_text(o.texts);
+    const std::string stored_name = names_text(claim.texts), own_name = names_text(o.texts);
     const size_t wide = std::max(stored_name.size(), own_name.size()) + 13;
-    fmt::print("{:<{}} {}\n{:<{}} {}\n", "stored (" + stored_name + ")", wide, promised_text(claim.json),
+    fmt::print("{:<{}} {}\n{:<{}} {}\n", "stored (" + stored_name + ")", wide, promised_text(claim),
                "your text (" + own_name + ")", wide, promised_text(own));
     print_domains(own);
     print_plain_words(own, met);
@@ -185,30 +179,32 @@ void certify_own_text(const Certify& o, const TextModel& model, const Checkpoint
 }
 
 // Measures again what the certificate claims, from the file, and says whether it holds.
-void certify_again(const Certify& o, const TextModel& model, const Checkpoint& reference, const Claim& claim,
+void certify_again(const Certify& o, const TextModel& model, const Checkpoint& reference, const Certificate& claim,
                    const Corpus& corpus) {
   const TextSet set = set_of_places(corpus, claim.context, claim.places);
   std::unique_ptr<Runner> served;
   const FidelityReport report = measure(o, model, reference, claim, set.texts, served);
-  nlohmann::json measured = make_certificate(
-      claim.target, {report, set, claim.promise, claim.looks, claim.json.value("floor", nlohmann::json())}, *served,
-      claim.reference_sha256, o.texts.empty() ? claim.sources : o.texts);
+  Certificate measured = make_certificate(claim.target, {report, set, claim.promise, claim.tests, claim.floor}, *served,
+                                          claim.reference_sha256, o.texts.empty() ? claim.texts : o.texts);
   served.reset();
   add_draft_to(measured, o, model, claim, set);
   // Without a target (--bits, --bytes) the claim is the number itself.
-  const double ear = measured["ear"]["value"].get<double>();
+  const double ear = measured.all.ear.value;
   const std::string otherwise = not_borne_out(claim, measured);
-  const bool met = measured["met"].get<bool>() &&
-                   (claim.target.ear || claim.target.kl || !(ear < claim.ear.ci95.low || ear > claim.ear.ci95.high));
+  const Interval& claimed = claim.all.ear.ci95;
+  const bool met = measured.met && (claim.target.ear || claim.target.kl || !(ear < claimed.low || ear > claimed.high));
   const bool holds = met && otherwise.empty();
-  const nlohmann::json documents = documents_json(report, set);
+  const std::vector<DocumentFidelity> documents = documents_of(report, set);
   const std::string verdict = fmt::format("The certificate {}.", holds ? "holds" : "does not hold");
-  write_json(o.json, {{"claimed", claim.json}, {"measured", measured}, {"holds", holds}, {"documents", documents}});
+  write_json(o.json, {{"claimed", to_json(claim)},
+                      {"measured", to_json(measured)},
+                      {"holds", holds},
+                      {"documents", documents_json(documents)}});
   write_page(o, verdict, measured, holds, documents);
   write_card_of(o, model, measured, holds);
   if (!quiet(o.json)) {
-    fmt::print("claimed  EAR {:.6f}, KL {:.8f}\nmeasured EAR {:.6f}, KL {:.8f}\n{}\n", claim.ear.value, claim.kl.value,
-               ear, measured["kl"]["value"].get<double>(), verdict);
+    fmt::print("claimed  EAR {:.6f}, KL {:.8f}\nmeasured EAR {:.6f}, KL {:.8f}\n{}\n", claim.all.ear.value,
+               claim.all.kl.value, ear, measured.all.kl.value, verdict);
     fmt::print("\n");
     print_plain_words(measured, holds);
   }
@@ -220,9 +216,9 @@ void certify_again(const Certify& o, const TextModel& model, const Checkpoint& r
 }
 
 // Where the text of a certificate lies: where it says, or, if that is of another machine, with what comes with fidelio.
-std::vector<std::string> find_text(const Certify& o, const Claim& claim) {
+std::vector<std::string> find_text(const Certify& o, const Certificate& claim) {
   std::vector<std::string> found;
-  for (const std::string& source : claim.sources) {
+  for (const std::string& source : claim.texts) {
     if (text_exists(parse_text_source(source).path)) {
       found.push_back(source);
       continue;
@@ -242,7 +238,7 @@ std::vector<std::string> find_text(const Certify& o, const Claim& claim) {
 }
 
 // Whether every document that was certified on is here, under whatever names.
-bool are_the_certificates(const Corpus& corpus, const Claim& claim) {
+bool are_the_certificates(const Corpus& corpus, const Certificate& claim) {
   std::set<std::string> there;
   for (const Document& d : corpus.documents) there.insert(d.sha256.substr(0, kPlaceHashDigits));
   return std::all_of(claim.places.begin(), claim.places.end(),
@@ -254,7 +250,7 @@ void certify(const Certify& o) {
   check(o.card.empty() || !std::filesystem::exists(o.card),
         "--card {}: there is such a file, and it may be somebody's own; choose another name or remove it", o.card);
   const TextModel model = open_model(o.run.model);
-  const Claim claim = read_claim(model.checkpoint);
+  const Certificate claim = read_certificate(model.checkpoint);
   const Checkpoint reference = Checkpoint::open(o.reference);
   check_identity(o, model, reference, claim);
   const Corpus corpus = read_corpus(o.texts.empty() ? find_text(o, claim) : o.texts, model.tokenizer,
@@ -263,7 +259,7 @@ void certify(const Certify& o) {
   check(again || !o.texts.empty(),
         "{} is not the text the certificate speaks of (documents are missing or changed): give that, wherever it lies "
         "now, or text of your own, by --text",
-        names_text(claim.sources));
+        names_text(claim.texts));
   again ? certify_again(o, model, reference, claim, corpus) : certify_own_text(o, model, reference, claim, corpus);
 }
 

@@ -10,7 +10,7 @@
 #include "app/options/questions.h"
 #include "app/options/task_target.h"
 #include "app/options/texts.h"
-#include "compress/certificate.h"
+#include "compress/certificate/certificate.h"
 #include "compress/inputs/rules.h"
 #include "core/foreign/units.h"
 #include "core/progress.h"
@@ -80,27 +80,21 @@ void check_outputs(const Job& job, const std::string& json) {
 }
 
 void say(const Job& job, const nlohmann::json& report) {
-  const nlohmann::json& certificate = report["certificate"];
-  const nlohmann::json& promised = certificate["promised"];
-  const Estimate ear = read_estimate(promised["ear"]);
+  const Certificate certificate = certificate_from_json(report["certificate"], report["output"].get<std::string>());
+  const PromisedFigures& promised = certificate.promised;
   std::vector<std::string> texts;
-  for (const auto& text : certificate["texts"])
-    texts.push_back(folder_name(parse_text_source(text["name"].get<std::string>()).path));
+  for (const std::string& text : certificate.texts) texts.push_back(folder_name(parse_text_source(text).path));
   const auto out = report["output"].get<std::string>();
-  const auto promise = certificate["promise"].get<std::string>(), worst = promised["domain"].get<std::string>();
-  const std::string of = promise == "document"               ? " (a new document of " + worst + ")"
-                         : promise == "all"                  ? ""
-                         : certificate["domains"].size() > 1 ? " (" + worst + ", the lowest kind)"
-                                                             : "";
+  const std::string of = certificate.promise == Promise::document ? " (a new document of " + promised.domain + ")"
+                         : certificate.promise == Promise::all    ? ""
+                         : certificate.domains.size() > 1         ? " (" + promised.domain + ", the lowest kind)"
+                                                                  : "";
   fmt::print("{}: {} -> {}, {:.3f} bits/parameter of the whole file\n", out, bytes_text(report["source_file_bytes"]),
              bytes_text(report["file_bytes"]), report["bits_per_parameter"].get<double>());
   fmt::print("Certified: EAR {:.5f} [{:.5f}, {:.5f}]{} on {} tokens of {} {} of {}, which the search has not seen{}\n",
-             ear.value, ear.ci95.low, ear.ci95.high, of, certificate["tokens"].get<int64_t>(),
-             certificate["documents"].get<int64_t>(), certificate["passages"].get<bool>() ? "passages" : "documents",
-             fmt::join(texts, ", "),
-             certificate["looks"].get<int>() > 1
-                 ? fmt::format("; certificate test {} passed", certificate["looks"].get<int>())
-                 : "");
+             promised.ear.value, promised.ear.ci95.low, promised.ear.ci95.high, of, certificate.all.tokens,
+             certificate.all.documents, certificate.passages ? "passages" : "documents", fmt::join(texts, ", "),
+             certificate.tests > 1 ? fmt::format("; certificate test {} passed", certificate.tests) : "");
   print_domains(certificate);
   fmt::print("  {}\n", report["beside"].get<std::string>());
   if (report.contains("rate")) {

@@ -3,7 +3,7 @@
 #include <map>
 
 #include "app/options/common.h"
-#include "compress/certificate.h"
+#include "compress/certificate/certificate.h"
 #include "core/foreign/foreign_text.h"
 #include "core/foreign/units.h"
 #include "text/tokenizer/config.h"
@@ -164,19 +164,18 @@ void print_matrices(const nlohmann::json& report) {
 void print_certificate(const Checkpoint& checkpoint, const nlohmann::json& report) {
   if (!report["provenance"].is_object() || !report["provenance"].contains("certificate")) return;
   try {
-    const Claim claim = read_claim(checkpoint);
+    const Certificate c = read_certificate(checkpoint);
     const auto percent = [](double share) { return fmt::format("{:.2f}%", 100 * share); };
-    const double top1 = claim.figures.front().top1.value;
-    const std::string asked = claim.target.ear  ? "at least " + percent(*claim.target.ear)
-                              : claim.target.kl ? fmt::format("KL of at most {:g}", *claim.target.kl)
-                                                : std::string("no target");
+    const std::string asked = c.target.ear  ? "at least " + percent(*c.target.ear)
+                              : c.target.kl ? fmt::format("KL of at most {:g}", *c.target.kl)
+                                            : std::string("no target");
     fmt::print("certificate: {} overlap (EAR) in {}, {} to {} with {:g}% confidence; asked for: {}\n",
-               percent(claim.promised_ear.value), foreign(claim.worst), percent(claim.promised_ear.ci95.low),
-               percent(claim.promised_ear.ci95.high), 100 * confidence_of_look(claim.looks), asked);
-    if (std::isfinite(top1))
-      fmt::print("  with greedy decoding the same token as the original {} of the time\n", percent(top1));
+               percent(c.promised.ear.value), foreign(c.promised.domain), percent(c.promised.ear.ci95.low),
+               percent(c.promised.ear.ci95.high), 100 * c.promised.confidence, asked);
+    if (std::isfinite(c.all.top1.value))
+      fmt::print("  with greedy decoding the same token as the original {} of the time\n", percent(c.all.top1.value));
     fmt::print("  on {} tokens of {} documents; measure it again: fidelio certify {} --reference ORIGINAL\n",
-               claim.tokens, claim.documents, foreign(checkpoint.folder()));
+               c.all.tokens, c.all.documents, foreign(checkpoint.folder()));
   } catch (const Error& error) {
     fmt::print("certificate: it cannot be read: {}\n", foreign(error.what(), Lines::escaped, 300));
   }

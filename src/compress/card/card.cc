@@ -4,7 +4,8 @@
 #include <filesystem>
 
 #include "compress/card/card_head.h"
-#include "compress/certificate.h"
+#include "compress/certificate/words.h"
+#include "core/error.h"
 #include "core/file.h"
 #include "core/foreign/foreign_text.h"
 #include "core/foreign/units.h"
@@ -72,20 +73,19 @@ std::string sizes(const CardFacts& facts, const std::string& base) {
   return text + ".\n\n";
 }
 
-std::string with_interval(const nlohmann::json& json, double times, int digits) {
-  const Estimate e = read_estimate(json);
+std::string with_interval(const Estimate& e, double times, int digits) {
   if (std::isnan(e.ci95.low) || std::isnan(e.ci95.high)) return fmt::format("{:.{}f}", times * e.value, digits);
   return fmt::format("{:.{}f} [{:.{}f}, {:.{}f}]", times * e.value, digits, times * e.ci95.low, digits,
                      times * e.ci95.high, digits);
 }
 
-std::string row_of(const std::string& name, const nlohmann::json& measured, int64_t tokens) {
-  return fmt::format("| {} | {} | {} | {} | {} |\n", markdown_text(name), tokens,
-                     with_interval(measured.at("ear"), 1, 5), with_interval(measured.at("kl"), 1, 6),
-                     with_interval(measured.at("top1"), 100, 2));
+std::string row_of(const std::string& name, const DomainFidelity& measured) {
+  return fmt::format("| {} | {} | {} | {} | {} |\n", markdown_text(name), measured.tokens,
+                     with_interval(measured.ear, 1, 5), with_interval(measured.kl, 1, 6),
+                     with_interval(measured.top1, 100, 2));
 }
 
-std::string fidelity(const CardFacts& facts, const nlohmann::json& certificate) {
+std::string fidelity(const CardFacts& facts, const Certificate& certificate) {
   std::string text =
       "## How near it is to the original\n\nMeasured on text that nothing about this model was made, tried or chosen "
       "with, "
@@ -93,10 +93,8 @@ std::string fidelity(const CardFacts& facts, const nlohmann::json& certificate) 
       "| text | tokens | overlap of next-token probabilities (EAR) | KL divergence, nats a token | same first choice, "
       "% |\n"
       "|---|---|---|---|---|\n";
-  for (const nlohmann::json& d : certificate.at("domains"))
-    text += row_of(d.at("domain").get<std::string>(), d, d.at("tokens").get<int64_t>());
-  if (certificate.at("domains").size() > 1)
-    text += row_of("all of it", certificate, certificate.at("tokens").get<int64_t>());
+  for (const DomainFidelity& d : certificate.domains) text += row_of(d.domain, d);
+  if (certificate.domains.size() > 1) text += row_of("all of it", certificate.all);
   text += "\n";
   for (const PlainWords& words : in_plain_words(certificate, facts.kept))
     text += fmt::format("**{}**: {}\n\n", words.about, markdown_text(words.sentence));
@@ -166,6 +164,11 @@ CardFacts card_facts(const Checkpoint& checkpoint, const TextFiles& source) {
   CardFacts facts;
   facts.name = std::filesystem::path(std::filesystem::path(checkpoint.folder()) / "").parent_path().filename().string();
   facts.provenance = nlohmann::json::parse(checkpoint.provenance());
+  if (facts.provenance.is_object() && facts.provenance.contains("certificate")) try {
+      facts.certificate = read_certificate(checkpoint);
+    } catch (const Error&) {
+      // It is another version's or damaged, and what it says is not repeated.
+    }
   facts.source_card = source.read("README.md").value_or("");
   const nlohmann::json config = nlohmann::json::parse(source.require("config.json"), nullptr, false);
   // transformers writes here what it was told: a path of somebody's machine, or the name on the Hub.
@@ -186,13 +189,7 @@ CardFacts card_facts(const Checkpoint& checkpoint, const TextFiles& source) {
 std::string model_card(const CardFacts& facts) {
   const Head head = read_card_head(facts.source_card);
   std::string text = yaml_head(facts, head) + sizes(facts, base_model(facts, head));
-  nlohmann::json certificate;
-  if (facts.provenance.is_object()) certificate = facts.provenance.value("certificate", nlohmann::json());
-  try {
-    text += certificate.is_object() ? fidelity(facts, certificate) : unmeasured(facts);
-  } catch (const nlohmann::json::exception&) {
-    text += unmeasured(facts);  // An earlier fidelio's certificate, or a damaged one: what it says is not repeated.
-  }
+  text += facts.certificate ? fidelity(facts, *facts.certificate) : unmeasured(facts);
   return text + contents(facts) + running(facts) + making(facts);
 }
 

@@ -3,19 +3,21 @@
 #pragma once
 #include <map>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
-#include "io/checkpoint.h"
+#include "compress/certificate/certificate.h"
 
 namespace fidelio {
 
 struct CardFacts {
-  std::string name;              // of the folder or file that the card is about, without the way there
-  nlohmann::json provenance;     // of the checkpoint (docs/formats.md); what of it is damaged is left out
-  bool kept = true;              // the certificate in it was found to hold, or was not measured again
-  std::string source_card = "";  // README.md of the model it was made of, if that has one
-  std::string hub_name = "";     // of that model, where its config.json says OWNER/NAME
+  std::string name;                        // of the folder or file that the card is about, without the way there
+  nlohmann::json provenance;               // of the checkpoint (docs/formats.md); what of it is damaged is left out
+  std::optional<Certificate> certificate;  // none where there is none that can be read
+  bool kept = true;                        // it was found to hold, or was not measured again
+  std::string source_card = "";            // README.md of the model it was made of, if that has one
+  std::string hub_name = "";               // of that model, where its config.json says OWNER/NAME
   int64_t bytes = 0, parameters = 0;
   std::map<std::string, int64_t> formats;  // how many weights have a format
   std::string target = "fidelio";          // or what `fidelio export --to` was given

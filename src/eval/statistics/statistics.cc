@@ -66,6 +66,14 @@ nlohmann::json to_json(const Estimate& e) {
   return {{"value", number(e.value)}, {"ci95", {number(e.ci95.low), number(e.ci95.high)}}};
 }
 
+Estimate estimate_from_json(const nlohmann::json& json) {
+  const auto end = [&](size_t i) {
+    const nlohmann::json& at = json.at("ci95").at(i);
+    return at.is_null() ? std::nan("") : at.get<double>();
+  };
+  return {json.at("value").get<double>(), {end(0), end(1)}};
+}
+
 double mean(std::span<const double> values) {
   return values.empty() ? kNaN : sum(values) / static_cast<double>(values.size());
 }

@@ -1,0 +1,178 @@
+#include "compress/certificate/certificate.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "compress/certificate/certify.h"
+#include "compress/certificate/words.h"
+#include "core/error.h"
+#include "core/file.h"
+
+namespace fidelio {
+namespace {
+
+using nlohmann::json;
+using testing::HasSubstr;
+using testing::Not;
+
+DomainFidelity domain_with(const std::string& name, double ear) {
+  DomainFidelity d;
+  d.domain = name;
+  d.documents = 20;
+  d.windows = 40;
+  d.tokens = 20'000;
+  d.ear = {ear, {ear - 0.001, ear + 0.001}};
+  d.kl = {0.002, {0.0015, 0.0025}};
+  d.top1 = {0.975, {0.973, 0.977}};
+  d.document_ear = {ear, {ear - 0.01, ear + 0.01}};
+  d.document_kl = {0.002, {0.001, 0.004}};
+  return d;
+}
+
+// Every field has a value of its own, so that two that are mixed up are found.
+Certificate full_certificate() {
+  Certificate c;
+  c.target = {0.98, 0.003};
+  c.promise = Promise::domain;
+  c.promised = {"code", 0.95, {0.9815, {0.9805, 0.9825}}, {0.002, {0.0015, 0.0025}}};
+  c.met = true;
+  c.all = domain_with("all", 0.983);
+  c.all.documents = 40;
+  c.domains = {domain_with("code", 0.9815), domain_with("docs", 0.9845)};
+  c.perplexity_ratio = {1.001, {0.999, 1.003}};
+  c.passages = true;
+  c.wider = 1.25;
+  c.context = 512;
+  c.texts = {"a.jsonl", "b:docs"};
+  c.places = {"0123456789ab@0+1024", "ba9876543210@512+512p"};
+  c.places_sha256 = "5e7";
+  c.activations = "a16";
+  c.kv = "f16";
+  c.kernels = {"avx2 int4", "avx2 int6"};
+  c.sets = {{3, 1536, "ca1"},
+            {2, 1024, "5ea"},
+            {5, 10, 5120, "ad1", {{"code", 2}, {"docs", 3}}},
+            {40, 80, 40'000, "ce7", {{"code", 20}, {"docs", 20}}}};
+  c.floor = {8, 4096, {0.9999, {0.9998, 1}}, {1e-6, {0, 2e-6}}, {0.9995, {0.999, 1}}};
+  CertifiedTasks t;
+  t.asked = {"f11e", "greedy", 30, 60, 2};
+  t.accuracy_drop = 0.02;
+  t.calibration_bits = 3.5;
+  t.calibration_kl = {0.1, {0.09, 0.11}};
+  t.calibration_recovery = {0.9, {0.85, 0.95}};
+  t.alpha = {1, {0.5, 1.5}};
+  t.rho = 0.8;
+  t.kl_allowed = 0.02;
+  t.kl = {0.015, {0.014, 0.016}};
+  t.predicted_recovery = {0.985, {0.975, 0.995}};
+  t.recovery = {0.99, {0.981, 0.999}};
+  t.confidence = 0.975;
+  t.plans_checked = 2;
+  c.tasks = t;
+  c.draft = {"4:a8", 0.3, 0.7, 1000, 900, 0.9, 0.91, {0.92, {0.91, 0.93}}};
+  c.tests = 2;
+  c.reference_sha256 = "4ef";
+  return c;
+}
+
+std::string message_of(const json& certificate) {
+  try {
+    certificate_from_json(certificate, "MODEL");
+  } catch (const Error& e) {
+    return e.what();
+  }
+  return "";
+}
+
+TEST(CertificateType, IsReadAsItWasWritten) {
+  const json written = to_json(full_certificate());
+  EXPECT_EQ(to_json(certificate_from_json(written, "MODEL")), written);
+  Certificate bare = full_certificate();
+  bare.sets.reset();
+  bare.floor.reset();
+  bare.tasks.reset();
+  bare.draft.reset();
+  bare.target = {};
+  bare.wider = std::numeric_limits<double>::infinity();
+  bare.all.ear.ci95 = {};
+  const json less = json::parse(to_json(bare).dump());  // infinity and NaN become null in a file
+  EXPECT_EQ(json::parse(to_json(certificate_from_json(less, "MODEL")).dump()), less);
+  EXPECT_TRUE(std::isnan(certificate_from_json(less, "MODEL").all.ear.ci95.low));
+}
+
+// The JSON is what other programs read: a field that is renamed or moved changes the schema's number and this file.
+TEST(CertificateType, HasTheJsonOfTheGolden) {
+  const std::string file = FIDELIO_SOURCE_DIR "/src/compress/testdata/certificate.json";
+  EXPECT_EQ(to_json(full_certificate()), json::parse(read_text_file(file)));
+}
+
+TEST(CertificateType, RefusesWhatIsDamagedOrOfAnotherSchema) {
+  const json whole = to_json(full_certificate());
+  EXPECT_EQ(message_of(whole), "");
+  for (const auto& [key, value] : whole.items()) {
+    json without = whole, wrong = whole;
+    without.erase(key);
+    wrong[key] = json::array({json::object()});
+    const bool optional = key == "sets" || key == "tasks" || key == "floor" || key == "draft";
+    const bool ignored = key == "bootstrap";  // it says how intervals were made, and is not read
+    if (ignored) continue;
+    EXPECT_THAT(message_of(wrong), HasSubstr("MODEL")) << key;
+    if (!optional) {
+      EXPECT_THAT(message_of(without), HasSubstr("MODEL")) << key;
+    }
+  }
+  json other = whole;
+  other["schema"] = Certificate::kSchema + 1;
+  EXPECT_THAT(message_of(other), HasSubstr("another version of fidelio made it"));
+  other.erase("schema");
+  EXPECT_THAT(message_of(other), HasSubstr("has schema none"));
+  EXPECT_THAT(message_of("none"), HasSubstr("is no object"));
+  other = whole;
+  other["looks"] = 99;
+  EXPECT_THAT(message_of(other), HasSubstr("it counts 99 tests"));
+}
+
+TEST(CertificateType, EveryBetterFigureIsNotBorneOut) {
+  const Certificate measured = full_certificate();
+  EXPECT_EQ(not_borne_out(measured, measured), "");
+  using Change = void (*)(Certificate&);
+  const std::vector<std::pair<std::string, Change>> changes = {
+      {"EAR", [](Certificate& c) { c.all.ear.value += 0.002; }},
+      {"EAR", [](Certificate& c) { c.all.ear.ci95.low += 0.002; }},
+      {"KL", [](Certificate& c) { c.all.kl.value -= 0.001; }},
+      {"top1", [](Certificate& c) { c.all.top1.value += 0.01; }},
+      {"perplexity ratio",
+       [](Certificate& c) {
+         c.perplexity_ratio = {1.01, {1.008, 1.012}};
+       }},
+      {"of code", [](Certificate& c) { c.domains[0].ear.value += 0.002; }},
+      {"a new document of docs", [](Certificate& c) { c.domains[1].document_ear.ci95.low += 0.02; }},
+      {"the text promised of", [](Certificate& c) { c.promised.ear.ci95.low += 0.002; }},
+      {"documents", [](Certificate& c) { ++c.all.documents; }},
+      {"windows", [](Certificate& c) { ++c.all.windows; }},
+      {"tokens", [](Certificate& c) { ++c.all.tokens; }}};
+  for (const auto& [named, change] : changes) {
+    Certificate claimed = measured;
+    change(claimed);
+    EXPECT_THAT(not_borne_out(claimed, measured), HasSubstr(named)) << named;
+  }
+}
+
+TEST(CertificateType, WordsSayWhatIsNotKept) {
+  Certificate c = full_certificate();
+  const auto all = [](const std::vector<PlainWords>& words) {
+    std::string text;
+    for (const PlainWords& w : words) text += w.about + ": " + w.sentence + "\n";
+    return text;
+  };
+  EXPECT_THAT(all(in_plain_words(c, true)), HasSubstr("overlap by at least 98.00%"));
+  const std::string broken = all(in_plain_words(c, false));
+  EXPECT_THAT(broken, HasSubstr("NOT kept"));
+  EXPECT_THAT(broken, Not(HasSubstr("Promised: ")));
+}
+
+}  // namespace
+}  // namespace fidelio

@@ -1,0 +1,133 @@
+#include "compress/certificate/words.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+
+#include "compress/certificate/judge.h"
+
+namespace fidelio {
+namespace {
+
+std::string of_100(double share) { return std::isfinite(share) ? fmt::format("{:.2f}", 100 * share) : "?"; }
+// Writes the lower end of an interval in percent; it is never rounded up.
+std::string least_of_100(const Estimate& e) {
+  return std::isfinite(e.ci95.low) ? fmt::format("{:.2f}", std::floor(1e4 * e.ci95.low + 1e-6) / 100) : "?";
+}
+// The chance that the promised side of an interval of this confidence is right, in percent.
+double one_sided_percent(double confidence) { return 100 * (1 - (1 - confidence) / 2); }
+
+std::string listed(const std::vector<std::string>& parts) {
+  std::string text;
+  for (size_t i = 0; i < parts.size(); ++i) text += (i == 0 ? "" : i + 1 == parts.size() ? " and " : ", ") + parts[i];
+  return text;
+}
+
+const char* units_of(const Certificate& c) { return c.passages ? "passages" : "documents"; }
+
+// Says in which text the overlap is promised or was measured.
+std::string where_words(const Certificate& c) {
+  switch (c.promise) {
+    case Promise::all:
+      return "over all the text named here together";
+    case Promise::document:
+      return "in a new document of any kind named here";
+    case Promise::domain:
+      break;
+  }
+  return c.domains.size() > 1 ? "in every kind of text named here" : "in text of the kind named here";
+}
+
+// The figure itself, and of several domains the one in which it is lowest; what a reader at temperature 0 sees beside it.
+std::string measured_words(const Certificate& c) {
+  const bool named = c.promise != Promise::all && c.domains.size() > 1;
+  return fmt::format("{}% overlap (EAR){}. With greedy decoding the two pick the same token {}% of the time",
+                     of_100(c.promised.ear.value),
+                     named ? fmt::format(" in {}, where it is lowest", c.promised.domain) : "",
+                     of_100(c.all.top1.value));
+}
+
+PlainWords not_kept_words(const Certificate& c) {
+  const std::string claimed = c.target.ear  ? fmt::format("at least {}% overlap", of_100(*c.target.ear))
+                              : c.target.kl ? fmt::format("KL of at most {:g} nats a token", *c.target.kl)
+                                            : std::string("the figures that the file holds");
+  const std::string found =
+      c.target.ear || !c.target.kl
+          ? fmt::format("{}% (lower end {}%)", of_100(c.promised.ear.value), least_of_100(c.promised.ear))
+          : fmt::format("KL {:.6f}", c.promised.kl.value);
+  return {"Claimed", fmt::format("{}; on this text {}{}: NOT kept.", claimed, found,
+                                 c.met ? ", which is not what the certificate says" : "")};
+}
+
+// Says what was promised and what was measured, or that the promise is not kept.
+PlainWords promised_words(const Certificate& c, bool kept) {
+  if (!kept) return not_kept_words(c);
+  if (c.target.ear)
+    return {"Promised",
+            fmt::format("the next-token probabilities of this model and of the original overlap by at least "
+                        "{}% on average, {}; measured: {}.",
+                        of_100(*c.target.ear), where_words(c), measured_words(c))};
+  if (c.target.kl)
+    return {"Promised", fmt::format("KL of at most {:g} nats a token, {}; measured: KL {:.6f}, {}.", *c.target.kl,
+                                    where_words(c), c.promised.kl.value, measured_words(c))};
+  return {"Measured",
+          fmt::format("no overlap was asked for; what was found {}: {}.", where_words(c), measured_words(c))};
+}
+
+std::string accuracy_words(const CertifiedTasks& t) {
+  return fmt::format(
+      "at least {}% of the right answers are kept; measured: {}%, on {} questions that nothing was chosen by, and with "
+      "{:g}% certainty not below {}%.",
+      of_100(1 - t.accuracy_drop), of_100(t.recovery.value), t.asked.check, one_sided_percent(t.confidence),
+      least_of_100(t.recovery));
+}
+
+std::string sure_words(const Certificate& c) {
+  const std::string least = least_of_100(c.promised.ear);
+  std::string means = fmt::format("one more document of any of these kinds overlaps by no less than {}%", least);
+  if (c.promise != Promise::document) {
+    std::vector<std::string> next;
+    for (const DomainFidelity& d : c.domains)
+      next.push_back(fmt::format("{}% in {}", least_of_100(d.document_ear), d.domain));
+    means = fmt::format(
+        "more text of this sort overlaps by no less than {}% on average, and one new document alone by no less than {}",
+        least, listed(next));
+  }
+  return fmt::format(
+      "with {:g}% certainty, judged by how much these {} differ from each other, {}{}.",
+      one_sided_percent(c.promised.confidence), units_of(c), means,
+      c.tests == 1
+          ? ""
+          : fmt::format("; this was test {} on this text, and each took twice the caution of the last", c.tests));
+}
+
+}  // namespace
+
+std::vector<PlainWords> in_plain_words(const Certificate& c, bool kept) {
+  std::vector<std::string> kinds;
+  for (const DomainFidelity& d : c.domains)
+    kinds.push_back(fmt::format("{} ({} {}, {} tokens)", d.domain, d.documents, units_of(c), d.tokens));
+  std::vector<PlainWords> words;
+  if (c.tasks) words.push_back({"Promised of answers", accuracy_words(*c.tasks)});
+  words.push_back(promised_words(c, kept));
+  words.push_back(
+      {"On what text", fmt::format("{}, read in pieces of up to {} tokens. This model was not made, tried or "
+                                   "chosen with any of it.",
+                                   listed(kinds), c.context)});
+  words.push_back({"How sure", sure_words(c)});
+  if (c.draft)
+    words.push_back(
+        {"With a draft",
+         fmt::format("the draft \"{}\" changes no token that the model chooses; of {} tokens that it guessed the model "
+                     "took {}%.",
+                     c.draft->draft, c.draft->judged, of_100(c.draft->acceptance))});
+  words.push_back(
+      {"Not tested",
+       fmt::format("{}other kinds of text and other languages; pieces longer than {} tokens; other "
+                   "programs, processors and number formats than those that measured; and whether answers are right: "
+                   "the original's mistakes are kept.",
+                   c.passages ? "other documents than the few that these passages come from; " : "", c.context)});
+  return words;
+}
+
+}  // namespace fidelio
