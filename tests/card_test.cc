@@ -52,7 +52,7 @@ Certificate certificate() {
   };
   Certificate c;
   c.target.ear = 0.98;
-  c.promised = {"docs", 0.95, {0.9812, {0.9802, 0.9822}}, {0.0123456, {0.011, 0.014}}};
+  c.promised = {"docs", 0.95, {0.9812, {0.9802, 0.9822}}, {0.0123456, {0.011, 0.014}}, {0.976, {0.974, 0.978}}};
   c.met = true;
   c.all = domain("all", 0.9836, 50000);
   c.domains = {domain("docs", 0.9812, 25000), domain("code", 0.986, 25000)};

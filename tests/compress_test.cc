@@ -307,7 +307,7 @@ TEST(Compress, DamageToACertifiedCheckpointIsNamed) {
            {R"(\"context\":128)", R"(\"context\":  0)"},
            {R"(\"places\":[)", R"(\"placez\":[)"},
            {R"(\"promise\":\"domain)", R"(\"promise\":\"domaim)"},
-           {R"(\"looks\":)", R"(\"luuks\":)"}}) {
+           {R"(\"ladder\":)", R"(\"luuder\":)"}}) {
     std::string changed = file;
     ASSERT_NE(changed.find(from), std::string::npos) << from;
     changed.replace(changed.find(from), from.size(), to);

@@ -5,19 +5,35 @@
 namespace fidelio {
 namespace {
 
-// The stops of one plan, among those of the journal.
+// The stops of plans, among those of the journal. What a stop makes follows from the formats of its own layer and of
+// those before it, so two plans that differ from some layer on share all stops before that layer.
 class PlanStore final : public StopStore {
  public:
-  PlanStore(Journal& journal, const std::string& plan) : journal_(journal), prefix_("plan-" + plan + ".") {}
-  bool contains(const std::string& stop) const override { return journal_.contains(prefix_ + stop); }
-  std::vector<QuantizedLinear> load(const std::string& stop) const override { return journal_.load(prefix_ + stop); }
+  PlanStore(Journal& journal, const std::map<LinearId, FormatSpec>& formats) : journal_(journal) {
+    std::map<int, std::string> of_layer;
+    for (const auto& [id, format] : formats)  // a head is read by no layer; an embedding is, by all
+      if (id.layer >= 0 || id.role == Role::embedding)
+        of_layer[id.layer] += to_string(id) + " " + to_string(format) + "\n";
+    std::string before;
+    for (const auto& [layer, text] : of_layer) {
+      before = sha256_hex(before + text);
+      prefix_[layer] = "plan-" + before.substr(0, 16) + ".";
+    }
+  }
+  bool contains(const std::string& stop) const override { return journal_.contains(name_of(stop)); }
+  std::vector<QuantizedLinear> load(const std::string& stop) const override { return journal_.load(name_of(stop)); }
   void save(const std::string& stop, std::vector<QuantizedLinear> linears) override {
-    journal_.save(prefix_ + stop, std::move(linears));
+    journal_.save(name_of(stop), std::move(linears));
   }
 
  private:
+  // A stop of a layer is named "layers.3.qkv"; embedding and head are candidates, and never asked for here.
+  std::string name_of(const std::string& stop) const {
+    return prefix_.at(std::stoi(stop.substr(stop.find('.') + 1))) + stop;
+  }
+
   Journal& journal_;
-  std::string prefix_;
+  std::map<int, std::string> prefix_;
 };
 
 }  // namespace
@@ -40,7 +56,7 @@ const Built& Builder::build(const Plan& plan) {
     built_.weights[id] = candidates_.weight(id, format);
     desk_.served->set_linear(id, desk_.served->pack(built_.weights[id]));
   }
-  PlanStore store(journal_, sha256_hex(name).substr(0, 16));
+  PlanStore store(journal_, desk_.quantised_formats(table_, plan));
   how.store = &store;
   quantize_model_gptq(*desk_.served, desk_.source, desk_.calibration, how, desk_.pool,
                       [&](QuantizedLinear q) { built_.weights[q.id] = std::move(q.weight); });

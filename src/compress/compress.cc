@@ -89,7 +89,7 @@ std::optional<nlohmann::json> finished(const Desk& desk, size_t target) {
   if (desk.targets.size() == 1 || !std::filesystem::exists(out)) return std::nullopt;
   const Certificate there = read_certificate(Checkpoint::open(out));
   const Activations mode = desk.job.served();
-  const bool promised = there.target.ear == desk.targets[target].ear && there.promise == desk.job.promise &&
+  const bool promised = there.target == desk.targets[target] && there.promise == desk.job.promise &&
                         there.activations == name_of(mode) && there.kv == name_of(desk.options(mode).kv);
   check(promised && there.reference_sha256 == desk.source.sha256() && there.sets == sets_used(desk),
         "{} is there and was made for something else (another model, target, promise, text or precision); move it, or "
@@ -118,10 +118,10 @@ std::string beside_uniform(const Measured& measured, const Plan& plan, const Tar
     return (u.bits * static_cast<double>(grouped) + 8 * rest) / static_cast<double>(parameters);
   };
   const double bits = 8.0 * static_cast<double>(file_bytes) / static_cast<double>(parameters);
-  const bool by_size = !target.ear && !target.kl;
+  const bool by_size = target.empty();
   const auto serves = [&](const UniformPoint& u) {
     if (by_size) return bits_of(u) <= bits;
-    return (!target.ear || u.ear >= *target.ear) && (!target.kl || u.kl <= *target.kl);
+    return u.kl <= target.allowed_kl(measured.table.ear_constant) && (!target.ear || u.ear >= *target.ear);
   };
   const UniformPoint *best = nullptr, *finest = nullptr;
   for (const UniformPoint& u : measured.uniform) {
@@ -176,7 +176,7 @@ struct Finished {
 
 Finished finish(Desk& desk, const Measured& measured, const Found& found, const Built& built, const std::string& out) {
   Certificate certificate =
-      make_certificate(found.target, {found.certified, desk.certificate, desk.job.promise, found.tests, desk.floor},
+      make_certificate(found.target, {found.certified, desk.certificate, desk.job.promise, found.ladder, desk.floor},
                        *desk.served, desk.source.sha256(), desk.job.texts);
   certificate.sets = sets_used(desk);
   certificate.tasks = found.tasks;

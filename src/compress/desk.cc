@@ -23,9 +23,10 @@ constexpr int64_t kAdjustmentWindows = 64;  // of all domains: every plan that i
 
 Desk::Desk(const Job& asked, const World& outside, const Ranks& all)
     : job(asked), world(outside), ranks(all), source(outside.source), pool(asked.serving.threads) {
-  for (double ear : job.ear) targets.push_back({ear, {}});
+  for (double ear : job.ear) targets.push_back({.ear = ear, .kl = {}, .top1 = {}});
   if (targets.empty()) targets.emplace_back();
   if (job.kl > 0) targets.front().kl = job.kl;
+  if (job.top1 > 0) targets.front().top1 = job.top1;
   groups = groups_of(source.config(), job.grouping, !job.keep_embedding, rules_of(job.consumer).fused);
   // What is worth its time: estimates get better with tokens, and tokens get dearer with the model; those that plans are
   // built on are most of the time that CPUs take, and four times as many are worth 1 to 2% of the KL (docs/results.md).
@@ -204,7 +205,8 @@ void Desk::check_floor() {
   const KvFormat cache = options(job.served()).kv;
   for (const Target& t : targets)
     check(
-        !(t.ear && m.ear.ci95.high < *t.ear) && !(t.kl && m.kl.ci95.low > *t.kl),
+        !(t.ear && m.ear.ci95.high < *t.ear) && !(t.kl && m.kl.ci95.low > *t.kl) &&
+            !(t.top1 && m.top1.ci95.high < *t.top1),
         "no plan can meet this target: the source's own weights through these kernels (activations {}, cache {}) have "
         "EAR {:.5f} [{:.5f}, {:.5f}], KL {:.6f} ({}). Ask for less{}",
         name_of(job.served()), name_of(cache), m.ear.value, m.ear.ci95.low, m.ear.ci95.high, m.kl.value, judged.worst,

@@ -163,7 +163,9 @@ void check_job(const Job& job) {
         "N, or a --plan FILE; or --tokens-per-second X, alone or beside a target of EAR or KL or a size");
   check(job.plan_file.empty() || (job.from_table.empty() && job.rules.empty() && job.ignored.empty()),
         "--plan names every format; leave out --from-table, --rule and --ignore");
-  check(job.ear.size() < 2 || job.kl == 0, "--ear with several targets: leave out --kl");
+  check(job.ear.size() < 2 || (job.kl == 0 && job.top1 == 0), "--ear with several targets: leave out --kl and --top1");
+  check(job.top1 == 0 || job.promise != Promise::document,
+        "--top1 is of the mean over text: leave out --promise document, or ask for --ear");
   const std::vector<std::string> outputs = job.outputs();
   check(std::set<std::string>(outputs.begin(), outputs.end()).size() == outputs.size(), "--ear names a target twice");
   check(job.search == SearchKind::ilp || (job.bits == 0 && job.bytes == 0),

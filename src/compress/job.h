@@ -65,7 +65,7 @@ struct FormatRule {
 struct Job {
   std::string model, out;   // the source's name, for pages; the folder to write
   std::vector<double> ear;  // targets; several make one checkpoint each, OUT-99, OUT-98, from one search
-  double kl = 0, bits = 0, accuracy_drop = 0;  // other things that may be asked for; 0 = not
+  double kl = 0, top1 = 0, bits = 0, accuracy_drop = 0;  // other things that may be asked for; 0 = not
   int64_t bytes = 0;
   double tokens_per_second = 0;     // that a plan must decode at, beside a target or a size, or alone; 0: any
   std::vector<FormatSpec> formats;  // that candidates are made in: those offered, and those that rules name
@@ -99,7 +99,7 @@ struct Job {
   static constexpr int kGenerationsAlone = 500, kGenerationsAfter = 20;  // of evolution; alone it converges before
   int most_generations() const;                                          // 0: there is no evolution
   Activations served() const { return serving.mode; }
-  bool has_target() const { return !ear.empty() || kl > 0; }
+  bool has_target() const { return !ear.empty() || kl > 0 || top1 > 0; }
   // Neither a distance nor a size is named: what is left is to be as good as it can be.
   bool rate_alone() const { return tokens_per_second > 0 && !has_target() && bits == 0 && bytes == 0; }
   // The folders that will be written, one per target, and the pages about them.

@@ -90,6 +90,7 @@ std::string plain_words(const Certificate& c, bool kept) {
 std::string target_words(const Target& t) {
   std::string words = t.ear ? fmt::format("EAR ≥ {}", *t.ear) : "";
   if (t.kl) words += fmt::format("{}KL ≤ {}", words.empty() ? "" : ", ", *t.kl);
+  if (t.top1) words += fmt::format("{}greedy agreement ≥ {}", words.empty() ? "" : ", ", *t.top1);
   return words;
 }
 
@@ -124,7 +125,7 @@ std::string certificate(const CompressStory& s) {
                 {"same first choice", interval(c.all.top1, 5)},
                 {"perplexity ratio", interval(c.perplexity_ratio, 5)},
                 {"tokens", fmt::format("{}", c.all.tokens)},
-                {"certificate tests on the unseen text", fmt::format("{}", c.tests)},
+                {"plans tested on the unseen text", fmt::format("{}", std::max<size_t>(1, c.ladder.size()))},
                 {"kernels", fmt::format("{}", fmt::join(c.kernels, ", "))},
                 {"activations and cache, served", c.activations + ", " + c.kv},
                 {"activations of sensitivities", s.measured.table.activations},
@@ -148,9 +149,8 @@ std::string certificate(const CompressStory& s) {
 // Where the target lies on an axis of KL; an EAR by 1 - EAR = c sqrt(KL), with c as measured.
 ChartTarget target_of(const CompressStory& s) {
   const Target& target = s.certificate.target;
-  if (target.kl) return {*target.kl, fmt::format("KL {:.4g}", *target.kl)};
-  if (!target.ear || s.measured.table.ear_constant <= 0) return {};
-  return {std::pow((1 - *target.ear) / s.measured.table.ear_constant, 2), fmt::format("EAR {}", *target.ear)};
+  const double kl = target.allowed_kl(s.measured.table.ear_constant);
+  return std::isfinite(kl) ? ChartTarget{kl, target_words(target)} : ChartTarget{};
 }
 
 std::string plans(const CompressStory& s) {

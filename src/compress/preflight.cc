@@ -192,7 +192,9 @@ std::vector<MemoryNeed> gpu_memory_needs(const CompressSize& size) {
 
 int64_t disk_need(const CompressSize& size) {
   const CandidateBytes candidates = candidate_bytes(size);
-  return candidates.stored + 2 * candidates.plan + 64'000'000;
+  // Plans that are built wait there too. They share the layers in which they are alike, so that some ten plans of a search
+  // and its ladder take the room of about six.
+  return candidates.stored + 6 * candidates.plan + 64'000'000;
 }
 
 void check_disk(const std::string& out, int64_t need, std::string_view why, std::string_view remedy) {

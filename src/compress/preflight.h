@@ -56,7 +56,7 @@ int64_t calibration_tokens_for(int64_t parameters, bool on_gpu);
 
 // Of each phase. Answering questions is not counted: how long answers become is not known. A search to a target is
 // counted with kTypicalTrials plans measured before the look at unseen text, and at most with all there may be.
-constexpr int kTypicalTrials = 3;
+constexpr int kTypicalTrials = 3, kTypicalLadder = 6;
 struct TimeNeed {
   Seconds candidates, sensitivities, search, search_at_most;
   Seconds building;  // one plan, each linear against what the ones before it give; with the vocabulary's matrices

@@ -12,6 +12,9 @@ namespace fidelio {
 // Plans this near in size are not told apart by building both: which weights are rounded which way makes as much of a
 // difference.
 inline constexpr double kPlanResolution = 0.01;
+// Two trials say how far predictions are off. The certificate's ladder (search_ladder.cc) then begins at the plan that is
+// predicted by them, which need not be tried itself.
+inline constexpr int kTrialsBeforeLadder = 2;
 
 struct TrialPoint {  // a plan that was measured on the way
   double bits = 0, kl = 0;
@@ -21,8 +24,8 @@ struct TrialPoint {  // a plan that was measured on the way
 struct Found {
   Target target;  // what was searched for; empty with a size or tasks
   Plan plan;
-  FidelityReport certified;  // on the certificate's documents
-  int tests = 0;             // of plans on these documents
+  FidelityReport certified;        // on the certificate's documents
+  std::vector<LadderStep> ladder;  // plans that were tested on them
   std::vector<TrialPoint> trials;
   std::optional<CertifiedTasks> tasks;
   nlohmann::json rate;  // null without (Pace::about)
@@ -46,7 +49,9 @@ class Search {
   Plan found_on_front(const Target& aim);
   Plan found_by_evolution(const Target& aim);
   Measurement trial(const Plan& plan, const std::string& what);
-  Measurement look();
+  Measurement test(const Plan& plan);
+  std::vector<Plan> ladder(const Plan& start);
+  Plan descend(std::vector<Plan> rungs);
   // Of a target of tasks (search_tasks.cc).
   struct OwnText;
   Plan keep_accuracy(TaskJudge& judge);

@@ -113,7 +113,7 @@ Plan Search::keep_accuracy(TaskJudge& judge) {
     found_.tasks->confidence = confidence;
     found_.tasks->plans_checked = number;
     if (kept.ci95.low >= 1 - drop) {
-      look();
+      test(plan);
       return plan;
     }
     check(

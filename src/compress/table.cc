@@ -95,7 +95,7 @@ Allowed allowed_by(const std::vector<Target>& targets, double ear_constant, doub
   Allowed a;
   for (const Target& t : targets) {
     const double allowed =
-        std::min(t.kl.value_or(1e300), t.ear ? std::pow((1 - *t.ear) / ear_constant, 2) : 1e300) - base_kl;
+        t.allowed_kl(ear_constant) - base_kl;
     a.strictest = std::min(a.strictest, allowed);
     a.loosest = std::max(a.loosest, allowed);
   }

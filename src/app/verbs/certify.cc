@@ -184,15 +184,15 @@ void certify_again(const Certify& o, const TextModel& model, const Checkpoint& r
   const TextSet set = set_of_places(corpus, claim.context, claim.places);
   std::unique_ptr<Runner> served;
   const FidelityReport report = measure(o, model, reference, claim, set.texts, served);
-  Certificate measured = make_certificate(claim.target, {report, set, claim.promise, claim.tests, claim.floor}, *served,
-                                          claim.reference_sha256, o.texts.empty() ? claim.texts : o.texts);
+  Certificate measured = make_certificate(claim.target, {report, set, claim.promise, claim.ladder, claim.floor},
+                                          *served, claim.reference_sha256, o.texts.empty() ? claim.texts : o.texts);
   served.reset();
   add_draft_to(measured, o, model, claim, set);
   // Without a target (--bits, --bytes) the claim is the number itself.
   const double ear = measured.all.ear.value;
   const std::string otherwise = not_borne_out(claim, measured);
   const Interval& claimed = claim.all.ear.ci95;
-  const bool met = measured.met && (claim.target.ear || claim.target.kl || !(ear < claimed.low || ear > claimed.high));
+  const bool met = measured.met && (!claim.target.empty() || !(ear < claimed.low || ear > claimed.high));
   const bool holds = met && otherwise.empty();
   const std::vector<DocumentFidelity> documents = documents_of(report, set);
   const std::string verdict = fmt::format("The certificate {}.", holds ? "holds" : "does not hold");

@@ -91,10 +91,11 @@ void say(const Job& job, const nlohmann::json& report) {
                                                                   : "";
   fmt::print("{}: {} -> {}, {:.3f} bits/parameter of the whole file\n", out, bytes_text(report["source_file_bytes"]),
              bytes_text(report["file_bytes"]), report["bits_per_parameter"].get<double>());
-  fmt::print("Certified: EAR {:.5f} [{:.5f}, {:.5f}]{} on {} tokens of {} {} of {}, which the search has not seen{}\n",
-             promised.ear.value, promised.ear.ci95.low, promised.ear.ci95.high, of, certificate.all.tokens,
-             certificate.all.documents, certificate.passages ? "passages" : "documents", fmt::join(texts, ", "),
-             certificate.tests > 1 ? fmt::format("; certificate test {} passed", certificate.tests) : "");
+  fmt::print(
+      "Certified: EAR {:.5f} [{:.5f}, {:.5f}]{} on {} tokens of {} {} of {}, which the search has not seen{}\n",
+      promised.ear.value, promised.ear.ci95.low, promised.ear.ci95.high, of, certificate.all.tokens,
+      certificate.all.documents, certificate.passages ? "passages" : "documents", fmt::join(texts, ", "),
+      certificate.ladder.size() > 1 ? fmt::format("; {} plans were tested on it", certificate.ladder.size()) : "");
   print_domains(certificate);
   fmt::print("  {}\n", report["beside"].get<std::string>());
   if (report.contains("rate")) {
@@ -317,6 +318,11 @@ void add_compress(CLI::App& app) {
   verb->add_option("--kl", o->job.kl,
                    "KL divergence in nats a token to stay below, as the upper confidence bound on unseen text")
       ->check(above_zero());
+  verb->add_option("--top1", o->job.top1,
+                   "How often greedy decoding must pick the original's token, from 0 to 1, as the lower confidence bound "
+                   "on unseen text")
+      ->check(above_zero())
+      ->check(from_to(0, 1));
   add_answers(*verb, o.get());
   verb->add_option("--bits", o->job.bits,
                    "Instead of a target: the best fidelity within this many bits a parameter of the whole file")

@@ -133,7 +133,19 @@ Target read_target(const json& from) {
   check(from.is_object(), "its target is no object");
   if (from.contains("ear")) target.ear = read<double>(from, "ear");
   if (from.contains("kl")) target.kl = read<double>(from, "kl");
+  if (from.contains("top1")) target.top1 = read<double>(from, "top1");
   return target;
+}
+
+LadderStep read_step(const json& from) {
+  return {read<double>(from, "bits"), estimate_at(from, "ear"), estimate_at(from, "kl"), estimate_at(from, "top1"), read<bool>(from, "met")};
+}
+
+// Every plan but the last was tested because the one before it held; the last may have failed.
+void check_ladder(const Certificate& c) {
+  for (size_t i = 0; i + 1 < c.ladder.size(); ++i)
+    check(c.ladder[i].met, "plan {} of its ladder failed, and others were tested after it", i + 1);
+  check(c.ladder.empty() || c.ladder.front().met, "no plan of its ladder held");
 }
 
 template <typename Read>
@@ -149,7 +161,7 @@ Certificate read_all(const json& from) {
   c.promise = parse_option<Promise>("its promise", read<std::string>(from, "promise"));
   const json& promised = from.at("promised");
   c.promised = {read<std::string>(promised, "domain"), read<double>(promised, "confidence"),
-                estimate_at(promised, "ear"), estimate_at(promised, "kl")};
+                estimate_at(promised, "ear"), estimate_at(promised, "kl"), estimate_at(promised, "top1")};
   c.met = read<bool>(from, "met");
   c.all = read_domain(from, "all");
   for (const json& d : from.at("domains")) c.domains.push_back(read_domain(d, read<std::string>(d, "domain")));
@@ -167,7 +179,7 @@ Certificate read_all(const json& from) {
   c.floor = read_optional(from, "floor", read_floor);
   c.tasks = read_optional(from, "tasks", read_tasks);
   c.draft = read_optional(from, "draft", certified_draft);
-  c.tests = read<int>(from, "looks");
+  for (const json& step : from.at("ladder")) c.ladder.push_back(read_step(step));
   c.reference_sha256 = read<std::string>(from, "reference_sha256");
   return c;
 }
@@ -188,11 +200,14 @@ CertifiedDraft certified_draft(const json& measured) {
 }
 
 json to_json(const Certificate& c) {
-  json wanted = json::object(), domains = json::array(), texts = json::array();
+  json wanted = json::object(), domains = json::array(), texts = json::array(), ladder = json::array();
   if (c.target.ear) wanted["ear"] = *c.target.ear;
   if (c.target.kl) wanted["kl"] = *c.target.kl;
+  if (c.target.top1) wanted["top1"] = *c.target.top1;
   for (const DomainFidelity& d : c.domains) domains.push_back(to_json(d));
   for (const std::string& text : c.texts) texts.push_back({{"name", text}});
+  for (const LadderStep& s : c.ladder)
+    ladder.push_back({{"bits", s.bits}, {"ear", to_json(s.ear)}, {"kl", to_json(s.kl)}, {"top1", to_json(s.top1)}, {"met", s.met}});
   json into = to_json(c.all);  // the figures of all text stand at the top
   into.erase("domain");
   into.update({{"schema", Certificate::kSchema},
@@ -203,7 +218,8 @@ json to_json(const Certificate& c) {
                 {{"domain", c.promised.domain},
                  {"confidence", c.promised.confidence},
                  {"ear", to_json(c.promised.ear)},
-                 {"kl", to_json(c.promised.kl)}}},
+                 {"kl", to_json(c.promised.kl)},
+                 {"top1", to_json(c.promised.top1)}}},
                {"domains", domains},
                {"perplexity_ratio", to_json(c.perplexity_ratio)},
                {"passages", c.passages},
@@ -217,7 +233,7 @@ json to_json(const Certificate& c) {
                {"kernels", c.kernels},
                {"floor", c.floor ? floor_json(*c.floor) : json()},
                {"draft", c.draft ? draft_json(*c.draft) : json()},
-               {"looks", c.tests},
+               {"ladder", ladder},
                {"bootstrap", {{"unit", "document"}, {"seed", 0}}},
                {"reference_sha256", c.reference_sha256}});
   if (c.sets) into["sets"] = sets_json(*c.sets);
@@ -234,7 +250,7 @@ Certificate certificate_from_json(const json& from, const std::string& of) {
         of, schema.is_null() ? "none" : schema.dump().substr(0, 20), Certificate::kSchema);
   try {
     Certificate c = read_all(from);
-    check(c.tests >= 1 && c.tests <= kMostTests, "it counts {} tests", c.tests);
+    check_ladder(c);
     check(c.promised.confidence > 0 && c.promised.confidence < 1, "its confidence is {}", c.promised.confidence);
     return c;
   } catch (const json::exception& e) {

@@ -16,7 +16,7 @@ namespace fidelio {
 struct PromisedFigures {
   std::string domain;     // the one with the lowest lower end of EAR; "all" where all text together was promised
   double confidence = 0;  // of both ends of the intervals together
-  Estimate ear, kl;
+  Estimate ear, kl, top1;  // top1: greedy agreement, NaN where a new document was promised
 };
 
 // The source itself through the kernels that serve: no plan can be nearer.
@@ -61,6 +61,17 @@ struct CertifiedTasks {
   int plans_checked = 0;
 };
 
+// One plan that was tested on the certificate's documents. The plans of a ladder, their order and the documents are fixed
+// before the first test; each is tested at the full level, from the largest down, until one fails. The last that held is
+// certified. A plan whose fidelity is below the target can only be certified if the first such plan of the ladder passes
+// its own test, so the whole procedure errs as rarely as one test does (fixed-sequence testing: Maurer, Hothorn and
+// Lehmacher 1995).
+struct LadderStep {
+  double bits = 0;   // a weight, of the plan
+  Estimate ear, kl, top1;  // what was compared with the target
+  bool met = false;
+};
+
 // How often the model takes what a draft guesses (`certify --draft`). No token depends on it.
 struct CertifiedDraft {
   std::string draft;
@@ -92,7 +103,7 @@ struct Certificate {
   std::optional<FloorFigures> floor;
   std::optional<CertifiedTasks> tasks;
   std::optional<CertifiedDraft> draft;
-  int tests = 1;  // how many plans were tested on these documents until this one was certified
+  std::vector<LadderStep> ladder;  // plans that were tested on these documents; empty where no target was asked for
   std::string reference_sha256;
 };
 

@@ -35,9 +35,9 @@ DomainFidelity domain_with(const std::string& name, double ear) {
 // Every field has a value of its own, so that two that are mixed up are found.
 Certificate full_certificate() {
   Certificate c;
-  c.target = {0.98, 0.003};
+  c.target = {0.98, 0.003, 0.97};
   c.promise = Promise::domain;
-  c.promised = {"code", 0.95, {0.9815, {0.9805, 0.9825}}, {0.002, {0.0015, 0.0025}}};
+  c.promised = {"code", 0.95, {0.9815, {0.9805, 0.9825}}, {0.002, {0.0015, 0.0025}}, {0.975, {0.973, 0.977}}};
   c.met = true;
   c.all = domain_with("all", 0.983);
   c.all.documents = 40;
@@ -73,7 +73,9 @@ Certificate full_certificate() {
   t.plans_checked = 2;
   c.tasks = t;
   c.draft = {"4:a8", 0.3, 0.7, 1000, 900, 0.9, 0.91, {0.92, {0.91, 0.93}}};
-  c.tests = 2;
+  c.ladder = {{6.5, {0.985, {0.984, 0.986}}, {0.001, {0.0008, 0.0012}}, {0.979, {0.977, 0.981}}, true},
+              {6.3, {0.9815, {0.9805, 0.9825}}, {0.002, {0.0015, 0.0025}}, {0.975, {0.973, 0.977}}, true},
+              {6.25, {0.9806, {0.9796, 0.9816}}, {0.0021, {0.0016, 0.0026}}, {0.974, {0.972, 0.976}}, false}};
   c.reference_sha256 = "4ef";
   return c;
 }
@@ -131,8 +133,8 @@ TEST(CertificateType, RefusesWhatIsDamagedOrOfAnotherSchema) {
   EXPECT_THAT(message_of(other), HasSubstr("has schema none"));
   EXPECT_THAT(message_of("none"), HasSubstr("is no object"));
   other = whole;
-  other["looks"] = 99;
-  EXPECT_THAT(message_of(other), HasSubstr("it counts 99 tests"));
+  other["ladder"][0]["met"] = false;
+  EXPECT_THAT(message_of(other), HasSubstr("plan 1 of its ladder failed, and others were tested after it"));
 }
 
 TEST(CertificateType, EveryBetterFigureIsNotBorneOut) {

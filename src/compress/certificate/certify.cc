@@ -22,13 +22,13 @@ std::vector<std::string> kernels_of(const Runner& served, Activations activation
 
 Certificate make_certificate(const Target& target, const CertifiedMeasurement& m, const Runner& served,
                              const std::string& reference_sha256, const std::vector<std::string>& texts) {
-  const double confidence = confidence_of_test(m.tests);
+  constexpr double confidence = 0.95;
   const Judged judged = judge(documents_of(m.report, m.set), m.promise, confidence);
   const Activations activations = m.report.options.candidate_mode.activations;
   Certificate c;
   c.target = target;
   c.promise = m.promise;
-  c.promised = {judged.worst, confidence, judged.measured.ear, judged.measured.kl};
+  c.promised = {judged.worst, confidence, judged.measured.ear, judged.measured.kl, judged.measured.top1};
   c.met = meets(judged.measured, target);
   c.all = judged.all;
   c.all.windows = static_cast<int64_t>(m.report.windows.size());
@@ -45,7 +45,7 @@ Certificate make_certificate(const Target& target, const CertifiedMeasurement& m
   c.kv = name_of(served.options().kv);
   c.kernels = kernels_of(served, activations);
   c.floor = m.floor;
-  c.tests = m.tests;
+  c.ladder = m.ladder;
   c.reference_sha256 = reference_sha256;
   return c;
 }

@@ -14,7 +14,7 @@ struct CertifiedMeasurement {
   const FidelityReport& report;  // on the set
   const TextSet& set;
   Promise promise = Promise::domain;
-  int tests = 1;
+  std::vector<LadderStep> ladder = {};
   std::optional<FloorFigures> floor = std::nullopt;
 };
 // `texts`: the sources of the set, as --text takes them. Sets, tasks and draft are left for the caller to add.

@@ -14,8 +14,8 @@ namespace fidelio {
 namespace {
 
 Measurement measurement_of(const DomainFidelity& d, Promise promise) {
-  if (promise == Promise::document) return {d.document_ear, d.document_kl, 0};
-  return {d.ear, d.kl, 0};
+  if (promise == Promise::document) return {d.document_ear, d.document_kl};  // no such end is known of greedy agreement
+  return {d.ear, d.kl, 0, d.top1};
 }
 
 // Takes every end from the domain where it is worst: EAR and KL may have different ones, and both must do. The name is
@@ -26,6 +26,7 @@ std::pair<std::string, Measurement> worst_of(const std::vector<DomainFidelity>& 
   for (const DomainFidelity& d : domains) {
     const Measurement m = measurement_of(d, promise);
     if (worst.empty() || !(m.kl.ci95.high <= measured.kl.ci95.high)) measured.kl = m.kl;
+    if (worst.empty() || !(m.top1.ci95.low >= measured.top1.ci95.low)) measured.top1 = m.top1;
     if (worst.empty() || !(m.ear.ci95.low >= measured.ear.ci95.low)) measured.ear = m.ear, worst = d.domain;
   }
   return {worst, measured};

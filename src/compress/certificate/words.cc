@@ -50,9 +50,13 @@ std::string measured_words(const Certificate& c) {
 PlainWords not_kept_words(const Certificate& c) {
   const std::string claimed = c.target.ear  ? fmt::format("at least {}% overlap", of_100(*c.target.ear))
                               : c.target.kl ? fmt::format("KL of at most {:g} nats a token", *c.target.kl)
+                              : c.target.top1
+                                  ? fmt::format("the same greedy token at least {}% of the time", of_100(*c.target.top1))
                                             : std::string("the figures that the file holds");
   const std::string found =
-      c.target.ear || !c.target.kl
+      c.target.top1 && !c.target.ear && !c.target.kl
+          ? fmt::format("{}% (lower end {}%)", of_100(c.promised.top1.value), least_of_100(c.promised.top1))
+      : c.target.ear || !c.target.kl
           ? fmt::format("{}% (lower end {}%)", of_100(c.promised.ear.value), least_of_100(c.promised.ear))
           : fmt::format("KL {:.6f}", c.promised.kl.value);
   return {"Claimed", fmt::format("{}; on this text {}{}: NOT kept.", claimed, found,
@@ -70,6 +74,11 @@ PlainWords promised_words(const Certificate& c, bool kept) {
   if (c.target.kl)
     return {"Promised", fmt::format("KL of at most {:g} nats a token, {}; measured: KL {:.6f}, {}.", *c.target.kl,
                                     where_words(c), c.promised.kl.value, measured_words(c))};
+  if (c.target.top1)
+    return {"Promised",
+            fmt::format("with greedy decoding this model and the original pick the same token at least {}% of the time, "
+                        "{}; measured: {}, {}.",
+                        of_100(*c.target.top1), where_words(c), of_100(c.promised.top1.value) + "%", measured_words(c))};
   return {"Measured",
           fmt::format("no overlap was asked for; what was found {}: {}.", where_words(c), measured_words(c))};
 }
@@ -96,9 +105,11 @@ std::string sure_words(const Certificate& c) {
   return fmt::format(
       "with {:g}% certainty, judged by how much these {} differ from each other, {}{}.",
       one_sided_percent(c.promised.confidence), units_of(c), means,
-      c.tests == 1
+      c.ladder.size() < 2
           ? ""
-          : fmt::format("; this was test {} on this text, and each took twice the caution of the last", c.tests));
+          : fmt::format("; {} plans were tested on this text, from the largest down in an order fixed before, and the "
+                        "chance that any of them passes wrongly stays that of one test",
+                        c.ladder.size()));
 }
 
 }  // namespace

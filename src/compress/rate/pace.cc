@@ -20,13 +20,6 @@ constexpr double kFrontResolution = 0.005;
 
 std::string rate_text(double seconds) { return fmt::format("{:.4g}", 1 / seconds); }
 
-// The largest predicted KL that would meet a target; infinity without one.
-double kl_for(const SensitivityTable& table, const Target& target, double rho) {
-  double kl = target.kl.value_or(std::numeric_limits<double>::infinity());
-  if (target.ear && table.ear_constant > 0) kl = std::min(kl, std::pow((1 - *target.ear) / table.ear_constant, 2));
-  return kl / rho;
-}
-
 }  // namespace
 
 void check_pace(const Desk& desk, const FormatTimes& times) {
@@ -84,7 +77,7 @@ std::string Pace::fastest_words(const Target& target, double rho) const {
   const double fastest = least_within(table_, Quantity::seconds, {})->plan.seconds * ratio_;
   std::string words =
       fmt::format("the fastest plan of these formats is foreseen at {} tokens a second", rate_text(fastest));
-  const Limit limit{Quantity::kl, kl_for(table_, target, rho)};
+  const Limit limit{Quantity::kl, target.allowed_kl(table_.ear_constant) / rho};
   if (!std::isfinite(limit.most)) return words;
   const auto meeting = least_within(table_, Quantity::seconds, std::span(&limit, 1));
   return words + (meeting ? fmt::format(", the fastest that is predicted to meet the target at {}",
@@ -96,6 +89,7 @@ void Pace::refuse(const Target& target, double rho) const {
   std::string wanted;
   if (target.ear) wanted += fmt::format(" EAR {}", *target.ear);
   if (target.kl) wanted += fmt::format("{} KL {}", wanted.empty() ? "" : " and", *target.kl);
+  if (target.top1) wanted += fmt::format("{} greedy agreement {}", wanted.empty() ? "" : " and", *target.top1);
   throw Error("no plan {}decodes at {} tokens a second here: {}. Ask for less{}, or offer other --formats",
               wanted.empty() ? "" : "has" + wanted + " and ", asked_, fastest_words(target, rho),
               wanted.empty() ? "" : " of one of the two");

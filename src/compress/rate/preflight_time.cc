@@ -103,11 +103,14 @@ class Clock {
     one += sensitivity_measurements(size_) * (head + reference_logits);
     t.sensitivities = tokens * (dense_.layers + (kept ? dense_.head : Seconds{}) + one / size_.ranks);
     const Seconds token = dense_.layers + dense_.head + served_.layers + served_.head + compare_;
-    const Seconds look = static_cast<double>(size_.certificate_tokens) * token;
+    const Seconds test = static_cast<double>(size_.certificate_tokens) * token;
     const Seconds trial = building_ + static_cast<double>(size_.trial_tokens) * token;
     const Seconds evolution = tokens * evolution_passes(size_) * (codes_.layers + codes_.head + compare_);
-    // A size is built and looked at once; a target's last trial is built already when it is looked at.
-    const auto search = [&](int trials) { return (trials == 0 ? building_ : trials * trial) + look + evolution; };
+    // A size is built and tested once; a target's trials are followed by a ladder of plans, each built and tested.
+    const auto search = [&](int trials) {
+      if (trials == 0) return building_ + test + evolution;
+      return trials * trial + kTypicalLadder * (building_ + test) + evolution;
+    };
     t.search = search(std::min(kTypicalTrials, size_.max_trials));
     t.search_at_most = search(size_.max_trials);
     return t;

@@ -29,6 +29,7 @@ DomainFidelity measured(const std::string& name, std::span<const DocumentFidelit
   if (others > 0) {
     d.kl = foreseen_mean(kl, tokens, others, confidence);
     d.ear = share(foreseen_mean(loss, tokens, others, confidence));
+    d.top1 = share(foreseen_mean(flips, tokens, others, confidence));
     d.document_kl = foreseen_document(kl, tokens, others, confidence);
     d.document_ear = share(foreseen_document(loss, tokens, others, confidence));
     return d;

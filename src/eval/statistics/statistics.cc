@@ -71,7 +71,8 @@ Estimate estimate_from_json(const nlohmann::json& json) {
     const nlohmann::json& at = json.at("ci95").at(i);
     return at.is_null() ? std::nan("") : at.get<double>();
   };
-  return {json.at("value").get<double>(), {end(0), end(1)}};
+  const nlohmann::json& value = json.at("value");
+  return {value.is_null() ? std::nan("") : value.get<double>(), {end(0), end(1)}};
 }
 
 double mean(std::span<const double> values) {

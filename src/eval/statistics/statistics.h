@@ -17,7 +17,7 @@ inline constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 inline constexpr double kZ95 = 1.959963984540054;  // normal_quantile(.975)
 
 nlohmann::json to_json(const Estimate& estimate);  // {"value": x, "ci95": [low, high]}; what is not finite becomes null
-Estimate estimate_from_json(const nlohmann::json& json);  // the inverse, with NaN for an end that is null
+Estimate estimate_from_json(const nlohmann::json& json);  // the inverse, with NaN for what is null
 
 double mean(std::span<const double> values);
 double standard_deviation(std::span<const double> values);          // n - 1 in the denominator; NaN below two values

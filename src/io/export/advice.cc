@@ -36,7 +36,7 @@ std::string line_that_fits(const Checkpoint& source, std::string_view target) {
   nlohmann::json wanted;
   if (about.is_object() && about.contains("certificate") && about["certificate"].is_object())
     wanted = about["certificate"].value("target", nlohmann::json());
-  for (const char* key : {"kl", "ear"})
+  for (const char* key : {"top1", "kl", "ear"})
     if (wanted.is_object() && wanted.contains(key) && wanted[key].is_number())
       asked = fmt::format("--{} {:g}", key, wanted[key].get<double>());
   return fmt::format("fidelio compress {} {} --for {} -o NEW", can_be_typed(model) ? model : "ORIGINAL", asked,

@@ -1,0 +1,70 @@
+// The ladder of plans that are tested on the certificate's documents (certificate/certificate.h, LadderStep).
+//
+// It is fixed when trials have found a plan, before the first of its own tests:
+//
+//   larger      a plan that surely holds, so that something is certified where the trials' documents were too kind
+//   the plan    found by trials, which aim at what nine certificates of ten will hold
+//   smaller     steps of kRung bits a weight down the front: what the trials left out of caution is won back, until a
+//               plan fails
+#include <algorithm>
+#include <cmath>
+
+#include "compress/search.h"
+
+namespace fidelio {
+namespace {
+
+constexpr double kLarger = 0.25, kRung = 0.05;  // bits a weight
+constexpr int kMostRungs = 12;
+// Tuning a plan takes as long as all the rest, so that its ladder is shorter.
+constexpr double kTunedRung = 0.1;
+constexpr int kMostTunedRungs = 3;
+
+}  // namespace
+
+std::vector<Plan> Search::ladder(const Plan& start) {
+  int64_t parameters = 0;
+  for (const Group& g : table_.groups) parameters += g.parameters;
+  const auto bytes_of = [&](double bits) { return static_cast<int64_t>(bits * static_cast<double>(parameters) / 8); };
+  std::vector<Plan> rungs;
+  const auto larger = std::find_if(front_.begin(), front_.end(),
+                                   [&](const Plan& p) { return p.bytes >= start.bytes + bytes_of(kLarger); });
+  if (larger != front_.end())
+    rungs.push_back(*larger);
+  else if (front_.back().bytes > start.bytes)
+    rungs.push_back(front_.back());
+  rungs.push_back(start);
+  const double step = desk_.job.tune ? kTunedRung : kRung;
+  for (int i = 1; i <= (desk_.job.tune ? kMostTunedRungs : kMostRungs) && !pace_.asked(); ++i) {
+    std::optional<Plan> smaller = best_within_bytes(front_, start.bytes - bytes_of(i * step));
+    if (!smaller) break;
+    if (desk_.job.search != SearchKind::ilp) smaller = evolution_.onwards(*smaller);
+    if (smaller->bytes < rungs.back().bytes) rungs.push_back(std::move(*smaller));
+  }
+  return rungs;
+}
+
+// Tests from the largest down until one fails, and returns the last that held. With a rate a larger plan than the one that
+// was found may be too slow, by a clock that has not seen the documents; it is then left out.
+Plan Search::descend(std::vector<Plan> rungs) {
+  std::optional<Plan> held;
+  FidelityReport certified;
+  Measurement last;
+  for (Plan& plan : rungs) {
+    builder_.build(plan);
+    if (rungs.size() > 1 && &plan == &rungs.front() && !pace_.keeps(plan)) continue;
+    last = test(plan);
+    if (!meets(last, found_.target)) break;
+    held = std::move(plan);
+    certified = std::move(found_.certified);
+  }
+  check(held.has_value(),
+        "the plan that met the target where plans are tried does not on the certificate's documents, nor does a larger "
+        "one (EAR {:.5f}, lower bound {:.5f}). Give more documents (--text), so that both sets know more, or ask less",
+        last.ear.value, last.ear.ci95.low);
+  builder_.build(*held);
+  found_.certified = std::move(certified);
+  return *held;
+}
+
+}  // namespace fidelio
