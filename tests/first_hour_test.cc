@@ -40,6 +40,41 @@ TEST(FirstHour, TheVersionSaysWhatWasBuilt) {
               MatchesRegex("fidelio [0-9.]+, commit [0-9a-f]+\\+?, cpu [a-z0-9]+, with(out)? CUDA\n"));
 }
 
+// Somebody who considers a download has config.json first. Sizes from it are those of the files, but for their headers.
+TEST(FirstHour, ADryRunOfAConfigAloneTellsSizes) {
+  const TestFolder folder;
+  const std::string source = source_path("models/quill-1m");
+  std::filesystem::create_directory(folder.path() + "/config-alone");
+  std::filesystem::copy(source + "/config.json", folder.path() + "/config-alone");
+  const std::string dry = "fidelio compress config-alone --dry-run --formats int6g64zs8,int8g64zs8 -o out ";
+  const json sizes = report(folder, dry + "--ear 0.98");
+  ASSERT_EQ(sizes["sizes"].size(), 3);
+  const auto near = [&](int64_t row, const std::string& file) {
+    const auto real = static_cast<int64_t>(std::filesystem::file_size(file));
+    EXPECT_LT(row, real);
+    EXPECT_LT(real - row, 64'000) << file;  // the header
+  };
+  near(sizes["sizes"][0]["bytes"], source + "/model.safetensors");
+  const auto format = sizes["sizes"][2]["format"].get<std::string>();
+  run(folder, "fidelio quantize " + kModel + " --method rtn --format " + format + " --embedding " + format + " -o q");
+  near(sizes["sizes"][2]["bytes"], folder.path() + "/q/model.safetensors");
+  // What the run with weights foresees is the same, for as many tokens.
+  const json whole =
+      report(folder, "fidelio compress " + kModel + " --dry-run --formats int6g64zs8,int8g64zs8 -o out --ear 0.98");
+  EXPECT_EQ(sizes["disk_bytes"], whole["disk_bytes"]);
+  EXPECT_EQ(sizes["memory"]["parts"][1], whole["memory"]["parts"][1]) << "weights of the reference";
+  EXPECT_THAT(run(folder, dry + "--ear 0.98").out,
+              AllOf(HasSubstr("Not known without the weights"), HasSubstr("A tokenizer is not there")));
+  EXPECT_THAT(run(folder, dry + "--bits 2").out, HasSubstr("No plan of these formats fits"));
+  // Without --dry-run the weights are missed, and codes' sizes are in their files.
+  EXPECT_THAT(run_command(folder.path(), "fidelio compress config-alone --ear 0.98 -o out").err,
+              HasSubstr("its weights are missing"));
+  json config = json::parse(read_text_file(folder.path() + "/config-alone/config.json"));
+  config["quantization_config"] = {{"quant_method", "gptq"}};
+  write_file_atomically(folder.path() + "/config-alone/config.json", config.dump());
+  EXPECT_THAT(run_command(folder.path(), dry + "--ear 0.98").err, HasSubstr("says that they are quantised"));
+}
+
 // "-" is standard output elsewhere; here it was a folder or file of that name.
 TEST(FirstHour, NothingIsCalledDash) {
   const TestFolder folder;

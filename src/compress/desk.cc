@@ -16,8 +16,10 @@
 namespace fidelio {
 namespace {
 
-constexpr int64_t kFloorWindows = 8;        // of every domain, to see what the kernels themselves cost
-constexpr int64_t kAdjustmentWindows = 64;  // of all domains: every plan that is tried runs through them
+constexpr int64_t kFloorWindows = 8;  // of every domain, to see what the kernels themselves cost
+// Every plan that is tried runs through so many windows of all domains together. A certificate of fewer windows wants no
+// more text for trying than it has itself, down to what still shows how documents differ.
+constexpr int64_t kLeastAdjustmentWindows = 16, kAdjustmentWindows = 64;
 
 }  // namespace
 
@@ -28,14 +30,8 @@ Desk::Desk(const Job& asked, const World& outside, const Ranks& all)
   if (job.kl > 0) targets.front().kl = job.kl;
   if (job.top1 > 0) targets.front().top1 = job.top1;
   groups = groups_of(source.config(), job.grouping, !job.keep_embedding, rules_of(job.consumer).fused);
-  // What is worth its time: estimates get better with tokens, and tokens get dearer with the model; those that plans are
-  // built on are most of the time that CPUs take, and four times as many are worth 1 to 2% of the KL (docs/results.md).
-  const auto scaled = [&](double parameters, int64_t least, int64_t most) {
-    const double share = parameters / static_cast<double>(source.parameters());
-    return std::clamp(static_cast<int64_t>(share * static_cast<double>(most)), least, most);
-  };
   tokens_ = job.tokens > 0 ? job.tokens : calibration_tokens_for(source.parameters(), job.on_gpu);
-  search_tokens_ = job.search_tokens > 0 ? job.search_tokens : scaled(1e8, 2048, 4096);
+  search_tokens_ = job.search_tokens > 0 ? job.search_tokens : search_tokens_for(source.parameters());
   read_texts();
 }
 
@@ -255,7 +251,8 @@ void Desk::read_texts() {
   read_calibration(units_of(seen, job.context, "--calibration"));
   calibration.sha256 = seen.sha256;
   Division texts = divide(units_of(fresh, job.context, "--text"), 3);
-  adjustment = text_set(std::move(texts.first), job.context, kAdjustmentWindows);
+  adjustment = text_set(std::move(texts.first), job.context,
+                        std::clamp(job.certificate_windows, kLeastAdjustmentWindows, kAdjustmentWindows));
   certificate = text_set(std::move(texts.second), job.context, job.certificate_windows);
   const ModelConfig& c = source.config();
   double fewest = std::numeric_limits<double>::infinity();  // tokens a column

@@ -215,6 +215,12 @@ int64_t calibration_tokens_for(int64_t parameters, bool on_gpu) {
   return std::clamp(static_cast<int64_t>(share * static_cast<double>(kMost)), kLeast, kMost);
 }
 
+int64_t search_tokens_for(int64_t parameters) {
+  constexpr int64_t kLeast = 2048, kMost = 4096;
+  return std::clamp(static_cast<int64_t>(1e8 / static_cast<double>(parameters) * static_cast<double>(kMost)), kLeast,
+                    kMost);
+}
+
 int64_t total(const std::vector<MemoryNeed>& needs) {
   int64_t bytes = 0;
   for (const MemoryNeed& need : needs) bytes += need.bytes;

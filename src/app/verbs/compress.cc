@@ -12,9 +12,11 @@
 #include "app/options/texts.h"
 #include "compress/certificate/certificate.h"
 #include "compress/inputs/rules.h"
+#include "compress/inputs/sizes.h"
 #include "core/foreign/units.h"
 #include "core/progress.h"
 #include "io/export/export.h"
+#include "io/outline/outline.h"
 #include "runtime/texts/corpus.h"
 #include "train/block.h"
 
@@ -132,9 +134,23 @@ void choose_drafts(const CompressOptions& o, nlohmann::json& report) {
   }
 }
 
+// Says what sizes alone say, where config.json is there and the weights are not.
+void foresee_by_config(const CompressOptions& o, Job job) {
+  const Checkpoint outline = Checkpoint::open(open_outline(o.run.model));
+  if (job.tune) train::check_known(outline.config());
+  job.context = window_length("--context", job.context, outline.config());
+  fit_to_experts(job, outline.config(), o.formats.empty());
+  fit_to_columns(job, outline.config(), o.formats.empty());
+  const auto note = [&](const std::string& text) {
+    if (!quiet(o.json)) print_beside_progress(text + "\n");
+  };
+  write_json(o.json, foresee_sizes(outline, job, note));
+}
+
 void compress(const CompressOptions& o) {
   Job job = job_of(o);
   check_outputs(job, o.json);
+  if (o.dry_run && has_config_alone(o.run.model)) return foresee_by_config(o, std::move(job));
   const TextModel model = open_model(o.run.model);
   check_columns_once(model.checkpoint);
   if (job.tune) train::check_known(model.checkpoint.config());
@@ -261,7 +277,9 @@ void add_texts(CLI::App& verb, CompressOptions* o) {
   verb.add_option("--promise", o->promise,
                   "What --ear and --kl are promised of. domain: every domain's mean; document: a new document of every "
                   "domain; all: the mean over all text");
-  verb.add_option("--certificate-windows", o->job.certificate_windows, "The most windows of text that are certified on")
+  verb.add_option(
+          "--certificate-windows", o->job.certificate_windows,
+          "The most windows of text that are certified on, and between 16 and 64 the most that plans are tried on")
       ->check(above_zero());
   verb.add_option("--calibration-tokens", o->job.tokens,
                   "Tokens the quantisers see (default: 131072; fewer above 100 million parameters, on CPUs 30 "
@@ -341,7 +359,10 @@ void add_compress(CLI::App& app) {
   add_tuning(*verb, o.get());
   verb->add_flag("--draft", o->draft,
                  "Choose a draft too, as `fidelio draft` does, and keep it in the output's folder for --draft auto");
-  verb->add_flag("--dry-run", o->dry_run, "Say what memory and time this would take, and stop");
+  verb->add_flag(
+      "--dry-run", o->dry_run,
+      "Say what memory and time this would take, and stop; of a folder with config.json and no weights, what sizes it "
+      "would have");
   verb->add_flag("--fresh", o->job.fresh,
                  "Begin anew even if OUTPUT.journal holds the work of a run that was interrupted");
   verb->add_option("--report", o->job.page_file, "Write a page about the plan to this HTML file");
