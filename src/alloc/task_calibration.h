@@ -1,6 +1,6 @@
 // Task-lossless calibration (SLQ appendix A.3, Algorithm 2), with its intervals: recovery = 1 - alpha KL through one
 // measured point, KL on the questions' own text. The line says how much KL a loss of accuracy allows; the answers to
-// other questions say whether it was right (compress/search_tasks.cc).
+// other questions say whether it was right (compress/search/tasks.cc).
 #pragma once
 #include <cstdint>
 

@@ -7,7 +7,7 @@
 #include "compress/inputs/rules.h"
 #include "compress/page.h"
 #include "compress/rate/format_times.h"
-#include "compress/search.h"
+#include "compress/search/search.h"
 #include "core/file.h"
 #include "core/foreign/units.h"
 #include "core/progress.h"
@@ -198,6 +198,7 @@ Finished finish(Desk& desk, const Measured& measured, const Found& found, const 
 void write_page(const Desk& desk, const Measured& measured, const std::vector<Plan>& front, const Found& found,
                 const Finished& finished, const std::vector<std::pair<std::string, Seconds>>& laps,
                 const std::string& file) {
+  const std::vector<DocumentFidelity> documents = documents_of(found.certified, desk.certificate);
   std::vector<GammaRow> gamma;
   const int group = desk.job.formats.front().group;
   for (LinearId id : linears_of(desk.source.config())) {
@@ -208,8 +209,8 @@ void write_page(const Desk& desk, const Measured& measured, const std::vector<Pl
   write_file_atomically(
       file, compress_page({std::filesystem::path(desk.job.model + "/").parent_path().filename().string(), measured,
                            front, found, gamma, group, std::string(name_of(desk.job.search)),
-                           desk.job.allocate_by == Cost::kl ? "kl" : "ear", finished.certificate, finished.report, laps,
-                           desk.world.made_by}));
+                           desk.job.allocate_by == Cost::kl ? "kl" : "ear", finished.certificate, documents,
+                           finished.report, laps, desk.world.made_by}));
 }
 
 // One bar, of the first rank. The weights are shares of time, roughly: a GPU measures sensitivities in no time; each

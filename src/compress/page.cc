@@ -9,6 +9,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
+#include "compress/certificate/picture.h"
 #include "compress/certificate/words.h"
 #include "core/foreign/units.h"
 #include "eval/report/html.h"
@@ -114,7 +115,7 @@ std::string certificate(const CompressStory& s) {
           card(fmt::format("{:.2f}×", static_cast<double>(s.report.at("source_file_bytes").get<int64_t>()) /
                                           static_cast<double>(s.report.at("file_bytes").get<int64_t>())),
                "smaller") +
-          "</div>\n" + domains(c);
+          "</div>\n" + domains_picture(c, s.documents) + domains(c) + ladder_picture(c);
   Table table{"Certificate",
               "Measured through the kernels that serve, on documents that the search has not seen; intervals are made "
               "by document. Every machine with these kernels makes the same bytes; others sum calibration in another "
@@ -393,14 +394,14 @@ std::string by_document(std::vector<DocumentFidelity> documents) {
 
 }  // namespace
 
-std::string certificate_html(const Certificate& certificate, bool kept) {
-  return plain_words(certificate, kept) + domains(certificate);
+std::string certificate_html(const Certificate& certificate, bool kept, std::span<const DocumentFidelity> documents) {
+  return plain_words(certificate, kept) + domains_picture(certificate, documents) + domains(certificate);
 }
 
 std::string certify_page(const std::string& model, const std::string& verdict, const Certificate& certificate,
                          bool kept, const std::vector<DocumentFidelity>& documents, const std::string& made_by) {
   const std::string lead = "<p class=\"lead\">" + escape_html(model) + ": " + escape_html(verdict) + "</p>\n" +
-                           certificate_html(certificate, kept);
+                           certificate_html(certificate, kept, documents);
   return html_page("Certificate of " + model, lead + by_document(documents), made_by);
 }
 

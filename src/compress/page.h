@@ -2,10 +2,11 @@
 // got.
 #pragma once
 #include <nlohmann/json_fwd.hpp>
+#include <span>
 #include <string>
 #include <vector>
 
-#include "compress/search.h"
+#include "compress/search/search.h"
 #include "compress/seconds.h"
 #include "sensitivity/gamma.h"
 
@@ -27,6 +28,7 @@ struct CompressStory {
   int gamma_group = 0;
   std::string search, allocate_by;
   const Certificate& certificate;
+  const std::vector<DocumentFidelity>& documents;        // of the certificate
   const nlohmann::json& report;                          // what --json writes
   std::vector<std::pair<std::string, Seconds>> seconds;  // of this run, by phase
   std::string made_by{};                                 // version, date and command
@@ -34,7 +36,7 @@ struct CompressStory {
 std::string compress_page(const CompressStory& story);  // self-contained HTML
 
 // A certificate in plain words (compress/certificate/words.h says what `kept` is), and by kind of text.
-std::string certificate_html(const Certificate& certificate, bool kept);
+std::string certificate_html(const Certificate& certificate, bool kept, std::span<const DocumentFidelity> documents);
 // The page about one that was measured again, or on other text.
 std::string certify_page(const std::string& model, const std::string& verdict, const Certificate& certificate,
                          bool kept, const std::vector<DocumentFidelity>& documents, const std::string& made_by);

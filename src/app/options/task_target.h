@@ -1,4 +1,4 @@
-// A target of tasks instead of distance: how much of the reference's accuracy may be lost (compress/search_tasks.cc).
+// A target of tasks instead of distance: how much of the reference's accuracy may be lost (compress/search/tasks.cc).
 #pragma once
 #include <array>
 #include <functional>

@@ -138,7 +138,8 @@ Target read_target(const json& from) {
 }
 
 LadderStep read_step(const json& from) {
-  return {read<double>(from, "bits"), estimate_at(from, "ear"), estimate_at(from, "kl"), estimate_at(from, "top1"), read<bool>(from, "met")};
+  return {read<double>(from, "bits"), estimate_at(from, "ear"), estimate_at(from, "kl"), estimate_at(from, "top1"),
+          read<bool>(from, "met")};
 }
 
 // Every plan but the last was tested because the one before it held; the last may have failed.
@@ -207,7 +208,8 @@ json to_json(const Certificate& c) {
   for (const DomainFidelity& d : c.domains) domains.push_back(to_json(d));
   for (const std::string& text : c.texts) texts.push_back({{"name", text}});
   for (const LadderStep& s : c.ladder)
-    ladder.push_back({{"bits", s.bits}, {"ear", to_json(s.ear)}, {"kl", to_json(s.kl)}, {"top1", to_json(s.top1)}, {"met", s.met}});
+    ladder.push_back(
+        {{"bits", s.bits}, {"ear", to_json(s.ear)}, {"kl", to_json(s.kl)}, {"top1", to_json(s.top1)}, {"met", s.met}});
   json into = to_json(c.all);  // the figures of all text stand at the top
   into.erase("domain");
   into.update({{"schema", Certificate::kSchema},

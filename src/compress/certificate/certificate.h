@@ -14,8 +14,8 @@ namespace fidelio {
 
 // The figures that are compared with the target.
 struct PromisedFigures {
-  std::string domain;     // the one with the lowest lower end of EAR; "all" where all text together was promised
-  double confidence = 0;  // of both ends of the intervals together
+  std::string domain;      // the one with the lowest lower end of EAR; "all" where all text together was promised
+  double confidence = 0;   // of both ends of the intervals together
   Estimate ear, kl, top1;  // top1: greedy agreement, NaN where a new document was promised
 };
 
@@ -67,7 +67,7 @@ struct CertifiedTasks {
 // its own test, so the whole procedure errs as rarely as one test does (fixed-sequence testing: Maurer, Hothorn and
 // Lehmacher 1995).
 struct LadderStep {
-  double bits = 0;   // a weight, of the plan
+  double bits = 0;         // a weight, of the plan
   Estimate ear, kl, top1;  // what was compared with the target
   bool met = false;
 };

@@ -23,7 +23,7 @@ Judged judge(std::span<const DocumentFidelity> documents, Promise promise, doubl
 Measurement foreseen(std::span<const DocumentFidelity> documents, Promise promise, double confidence,
                      const DocumentCounts& certificate);
 
-// A plan whose answers fail their check (search_tasks.cc) is changed and checked again, on the same questions. So that
+// A plan whose answers fail their check (search/tasks.cc) is changed and checked again, on the same questions. So that
 // checking often does not make a promise true by chance, check k takes an interval of confidence 1 - .05 / 2^(k - 1): the
 // chance that a plan that loses too much passes one of them is below 2.5% + 1.25% + ... = 5%. The documents of the
 // certificate are tested otherwise (LadderStep).

@@ -12,7 +12,7 @@ namespace fidelio {
 // Plans this near in size are not told apart by building both: which weights are rounded which way makes as much of a
 // difference.
 inline constexpr double kPlanResolution = 0.01;
-// Two trials say how far predictions are off. The certificate's ladder (search_ladder.cc) then begins at the plan that is
+// Two trials say how far predictions are off. The certificate's ladder (search/ladder.cc) then begins at the plan that is
 // predicted by them, which need not be tried itself.
 inline constexpr int kTrialsBeforeLadder = 2;
 
@@ -34,6 +34,15 @@ struct Found {
 // Plans among which a search looks, by ascending bytes: the table's Pareto front, or what evolution alone goes through.
 std::vector<Plan> plans_to_try(Desk& desk, const SensitivityTable& table, PlanEvolution& evolution, const Pace& pace);
 
+// The plans of a ladder, by descending size: one that is `larger` bits a weight larger than `start`, the start, and at most
+// `most` plans in steps of `step` bits below it. `parameters`: those that plans give formats to.
+struct LadderShape {
+  double larger = 0, step = 0;
+  int most = 0;
+};
+std::vector<Plan> ladder_of(const std::vector<Plan>& front, const Plan& start, int64_t parameters,
+                            const LadderShape& shape);
+
 class Search {
  public:
   Search(Desk& desk, const SensitivityTable& table, PlanEvolution& evolution, Builder& builder, Pace& pace);
@@ -52,7 +61,7 @@ class Search {
   Measurement test(const Plan& plan);
   std::vector<Plan> ladder(const Plan& start);
   Plan descend(std::vector<Plan> rungs);
-  // Of a target of tasks (search_tasks.cc).
+  // Of a target of tasks (search/tasks.cc).
   struct OwnText;
   Plan keep_accuracy(TaskJudge& judge);
   TaskCalibration calibrate(TaskJudge& judge, OwnText& text);

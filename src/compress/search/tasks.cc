@@ -8,7 +8,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "compress/search.h"
+#include "compress/search/search.h"
 #include "eval/statistics/clusters.h"
 
 namespace fidelio {

@@ -9,7 +9,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "compress/search.h"
+#include "compress/search/search.h"
 
 namespace fidelio {
 namespace {
@@ -22,26 +22,33 @@ constexpr int kMostTunedRungs = 3;
 
 }  // namespace
 
-std::vector<Plan> Search::ladder(const Plan& start) {
-  int64_t parameters = 0;
-  for (const Group& g : table_.groups) parameters += g.parameters;
+std::vector<Plan> ladder_of(const std::vector<Plan>& front, const Plan& start, int64_t parameters,
+                            const LadderShape& shape) {
   const auto bytes_of = [&](double bits) { return static_cast<int64_t>(bits * static_cast<double>(parameters) / 8); };
   std::vector<Plan> rungs;
-  const auto larger = std::find_if(front_.begin(), front_.end(),
-                                   [&](const Plan& p) { return p.bytes >= start.bytes + bytes_of(kLarger); });
-  if (larger != front_.end())
+  const auto larger = std::find_if(front.begin(), front.end(), [&](const Plan& p) {
+    return p.bytes > start.bytes && p.bytes >= start.bytes + bytes_of(shape.larger);
+  });
+  if (larger != front.end())
     rungs.push_back(*larger);
-  else if (front_.back().bytes > start.bytes)
-    rungs.push_back(front_.back());
+  else if (front.back().bytes > start.bytes)
+    rungs.push_back(front.back());
   rungs.push_back(start);
-  const double step = desk_.job.tune ? kTunedRung : kRung;
-  for (int i = 1; i <= (desk_.job.tune ? kMostTunedRungs : kMostRungs) && !pace_.asked(); ++i) {
-    std::optional<Plan> smaller = best_within_bytes(front_, start.bytes - bytes_of(i * step));
+  for (int i = 1; i <= shape.most; ++i) {
+    std::optional<Plan> smaller = best_within_bytes(front, start.bytes - bytes_of(i * shape.step));
     if (!smaller) break;
-    if (desk_.job.search != SearchKind::ilp) smaller = evolution_.onwards(*smaller);
     if (smaller->bytes < rungs.back().bytes) rungs.push_back(std::move(*smaller));
   }
   return rungs;
+}
+
+std::vector<Plan> Search::ladder(const Plan& start) {
+  int64_t parameters = 0;
+  for (const Group& g : table_.groups) parameters += g.parameters;
+  LadderShape shape{kLarger, kRung, kMostRungs};
+  if (desk_.job.tune) shape.step = kTunedRung, shape.most = kMostTunedRungs;
+  if (pace_.asked()) shape.most = 0;  // the front has plans that are foreseen to be fast enough; these were not timed
+  return ladder_of(front_, start, parameters, shape);
 }
 
 // Tests from the largest down until one fails, and returns the last that held. With a rate a larger plan than the one that

@@ -1,4 +1,4 @@
-#include "compress/search.h"
+#include "compress/search/search.h"
 
 #include <algorithm>
 #include <cmath>
