@@ -20,10 +20,15 @@
 
 namespace fidelio {
 
+struct TokenSpan {
+  int64_t begin, end;
+};
+
 // A tokenised text and where it came from. `sha256` is of the text's bytes, so a report says what it was measured on.
 struct EvalText {
   std::string name, sha256;
   std::vector<int32_t> ids;
+  std::vector<TokenSpan> apart{};  // of these ids: a comparison sums them by themselves too, in order and disjoint
 };
 
 struct WindowOptions {
