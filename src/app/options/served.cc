@@ -1,6 +1,10 @@
 #include "app/options/served.h"
 
+#include <fmt/ranges.h>
+#include <spdlog/spdlog.h>
+
 #include "app/options/answer.h"
+#include "compress/certificate.h"
 #include "text/tokenizer/token_bytes.h"
 
 namespace fidelio::app {
@@ -46,6 +50,7 @@ serve::Loaded load_served(const ServedOptions& o) {
   model->family = family_of(config.architecture).model_type;
   model->parameters = opened.checkpoint.parameters();
   model->bytes = opened.checkpoint.file_bytes();
+  say_if_not_as_certified(opened.checkpoint, options, model->context);
   EngineOptions how;
   how.reading = options.mode;
   how.max_sequences = o.max_sequences;
@@ -54,6 +59,39 @@ serve::Loaded load_served(const ServedOptions& o) {
   loaded.engine = std::make_unique<Engine>(*loaded.runner, std::move(how));
   loaded.model = std::move(model);
   return loaded;
+}
+
+std::string otherwise_than_certified(const RunAs& certified, const RunAs& run) {
+  std::vector<std::string> differs;
+  if (run.activations != certified.activations || run.kv != certified.kv) differs = {run.activations, run.kv};
+  if (run.context > certified.context) differs.push_back(fmt::format("up to {} tokens", run.context));
+  if (differs.empty()) return "";
+  const std::string last = differs.back();
+  differs.pop_back();
+  return fmt::format("certified for {}, {} and {} tokens; this is {}{}{}", certified.activations, certified.kv,
+                     certified.context, fmt::join(differs, ", "),
+                     differs.empty()                   ? ""
+                     : run.context > certified.context ? " and "
+                                                       : ", ",
+                     last);
+}
+
+void say_if_not_as_certified(const Checkpoint& checkpoint, const RunnerOptions& options, int64_t context) {
+  const nlohmann::json provenance = nlohmann::json::parse(checkpoint.provenance());
+  if (!provenance.is_object() || !provenance.contains("certificate")) return;
+  RunAs certified;
+  try {
+    const Claim claim = read_claim(checkpoint);
+    certified = {claim.activations, claim.kv, claim.context};
+  } catch (const Error&) {  // `inspect` and `certify` say what is wrong with a certificate
+    return;
+  }
+  const RunAs run{std::string(name_of(options.mode)), std::string(name_of(options.kv)), context};
+  const std::string words = otherwise_than_certified(certified, run);
+  if (words.empty()) return;
+  const bool other_kernels = run.activations != certified.activations || run.kv != certified.kv;
+  spdlog::log(other_kernels ? spdlog::level::warn : spdlog::level::info, "{}: {}", folder_name(checkpoint.folder()),
+              words);
 }
 
 }  // namespace fidelio::app
