@@ -1,10 +1,9 @@
 #include "app/options/served.h"
 
-#include <fmt/ranges.h>
 #include <spdlog/spdlog.h>
 
 #include "app/options/answer.h"
-#include "compress/certificate.h"
+#include "compress/certificate/certificate.h"
 #include "text/tokenizer/token_bytes.h"
 
 namespace fidelio::app {
@@ -62,18 +61,13 @@ serve::Loaded load_served(const ServedOptions& o) {
 }
 
 std::string otherwise_than_certified(const RunAs& certified, const RunAs& run) {
-  std::vector<std::string> differs;
-  if (run.activations != certified.activations || run.kv != certified.kv) differs = {run.activations, run.kv};
-  if (run.context > certified.context) differs.push_back(fmt::format("up to {} tokens", run.context));
-  if (differs.empty()) return "";
-  const std::string last = differs.back();
-  differs.pop_back();
-  return fmt::format("certified for {}, {} and {} tokens; this is {}{}{}", certified.activations, certified.kv,
-                     certified.context, fmt::join(differs, ", "),
-                     differs.empty()                   ? ""
-                     : run.context > certified.context ? " and "
-                                                       : ", ",
-                     last);
+  const bool other_kernels = run.activations != certified.activations || run.kv != certified.kv,
+             longer = run.context > certified.context;
+  if (!other_kernels && !longer) return "";
+  std::string differs = other_kernels ? fmt::format("{}, {}", run.activations, run.kv) : "";
+  if (longer) differs += fmt::format("{}up to {} tokens", other_kernels ? " and " : "", run.context);
+  return fmt::format("certified for {}, {} and {} tokens; this is {}", certified.activations, certified.kv,
+                     certified.context, differs);
 }
 
 void say_if_not_as_certified(const Checkpoint& checkpoint, const RunnerOptions& options, int64_t context) {
@@ -81,8 +75,8 @@ void say_if_not_as_certified(const Checkpoint& checkpoint, const RunnerOptions& 
   if (!provenance.is_object() || !provenance.contains("certificate")) return;
   RunAs certified;
   try {
-    const Claim claim = read_claim(checkpoint);
-    certified = {claim.activations, claim.kv, claim.context};
+    const Certificate c = read_certificate(checkpoint);
+    certified = {c.activations, c.kv, c.context};
   } catch (const Error&) {  // `inspect` and `certify` say what is wrong with a certificate
     return;
   }

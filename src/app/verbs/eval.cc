@@ -78,12 +78,8 @@ void add_rows_beyond_means(const FidelityReport& r, Figures& figures) {
                           fmt::format("{:.6f}, {:.6f}, {:.6f}, {:.6f}", t.kl_p50, t.kl_p99, t.kl_p999, t.kl_largest)});
   figures.rows.push_back({"EAR: lowest of any position", fmt::format("{:.5f}", t.ear_lowest)});
   if (!r.options.sampling) return;
-  const SamplingOptions& s = *r.options.sampling;
-  figures.rows.push_back(
-      {"EAR as it is to be sampled", fmt::format("{} (temperature {:g}{}{}{})", with_ci(r.ear_sampled(), 5),
-                                                 s.temperature, s.top_k > 0 ? fmt::format(", top-k {}", s.top_k) : "",
-                                                 s.top_p < 1 ? fmt::format(", top-p {:g}", s.top_p) : "",
-                                                 s.min_p > 0 ? fmt::format(", min-p {:g}", s.min_p) : "")});
+  figures.rows.push_back({"EAR as it is to be sampled",
+                          fmt::format("{} ({})", with_ci(r.ear_sampled(), 5), sampling_text(*r.options.sampling))});
   figures.rows.push_back({"KL at that temperature", with_ci(r.kl_sampled(), 6)});
 }
 
