@@ -11,6 +11,7 @@
 #include "core/file.h"
 #include "core/foreign/units.h"
 #include "core/progress.h"
+#include "runtime/texts/words.h"
 #include "sensitivity/gamma.h"
 
 namespace fidelio {
@@ -83,6 +84,11 @@ CertifiedSets sets_used(const Desk& desk) {
   return {of(desk.calibration), of(desk.search), documents_used(desk.adjustment), documents_used(desk.certificate)};
 }
 
+// A certificate on the model's own answers can be measured again with these alone, so that they stay beside the weights.
+void write_own_text(const Desk& desk, const std::string& folder) {
+  if (!desk.own_text.empty()) write_file_atomically(folder + "/" + std::string(kOwnTextFile), desk.own_text);
+}
+
 // A checkpoint that an interrupted run of several targets has written already, if it is that.
 std::optional<nlohmann::json> finished(const Desk& desk, size_t target) {
   const std::string out = desk.job.outputs()[target];
@@ -96,6 +102,7 @@ std::optional<nlohmann::json> finished(const Desk& desk, size_t target) {
         "choose another output folder",
         out);
   desk.note(fmt::format("{} is there already", out));
+  write_own_text(desk, out);
   nlohmann::json report = report_of(desk, out);
   report["certificate"] = to_json(there);
   report["beside"] = "An earlier run made it.";
@@ -180,9 +187,11 @@ Finished finish(Desk& desk, const Measured& measured, const Found& found, const 
                        *desk.served, desk.source.sha256(), desk.job.texts);
   certificate.sets = sets_used(desk);
   certificate.tasks = found.tasks;
+  if (desk.job.answers > 0) certificate.answers = desk.measure_answers();
   write_checkpoint(
       out, desk.source, desk.quantised_formats(measured.table, found.plan),
       [&](LinearId id) { return built.weights.at(id); }, provenance_of(desk, measured, found, built, certificate));
+  write_own_text(desk, out);
   nlohmann::json report = report_of(desk, out);
   const auto bytes = report["file_bytes"].get<int64_t>();
   check(desk.budget() == 0 || bytes <= desk.budget(),

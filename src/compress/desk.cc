@@ -7,10 +7,12 @@
 #include <map>
 #include <set>
 
+#include "compress/inputs/own_text.h"
 #include "compress/self_samples.h"
 #include "core/hash.h"
 #include "quant/quantize_model.h"
 #include "quant/vectors/shared_codebooks.h"
+#include "runtime/texts/words.h"
 #include "sensitivity/candidates.h"
 
 namespace fidelio {
@@ -125,14 +127,21 @@ void Desk::restore_served() {
   for (const auto& [id, weight] : original_) served->set_linear(id, weight);
 }
 
-FidelityReport Desk::measure(const TextSet& on, KeptStreams* kept) {
+FidelityReport Desk::measure(const TextSet& on, KeptStreams* kept, bool as_sampled) {
   CompareOptions options;
   options.windows.context = job.context;
   options.candidate_mode = job.served();
+  if (as_sampled) options.sampling = recommended_sampling(GenerationDefaults::load(source.texts()));
   return compare_models(*reference, *served, on.texts, options, pool, {}, kept);
 }
 FidelityReport Desk::measure_adjustment() { return measure(adjustment, &adjustment_streams_); }
-FidelityReport Desk::measure_certificate() { return measure(certificate, &certificate_streams_); }
+FidelityReport Desk::measure_certificate() { return measure(certificate, &certificate_streams_, true); }
+
+WholeAnswers Desk::measure_answers() {
+  return fidelio::measure_answers(*reference, *served,
+                                  answer_prompts(world.tokenizer, world.chat, certificate, job.answers),
+                                  {.candidate_mode = job.served(), .stop_ids = stop_ids_of(source, world.tokenizer)});
+}
 
 // A text counts as the tokens it has become.
 std::map<std::string, std::string> Desk::candidates_job() const {
@@ -234,8 +243,13 @@ void Desk::warn_of_scales() {
 // The four sets (compress/inputs/sets.h), printed as they are. Sensitivities measured on what the quantisers have seen would be
 // too good, a plan is tried on what neither saw, and certified on what nothing has.
 void Desk::read_texts() {
-  Corpus seen = read_corpus(job.calibration, world.tokenizer, world.chat, job.context);
-  Corpus fresh = read_corpus(job.texts, world.tokenizer, world.chat, job.context);
+  check_takes_words(job.calibration, world.chat, job.model);
+  check_takes_words(job.texts, world.chat, job.model);
+  Corpus seen =
+      read_corpus(without_words(job.calibration, TextUse::calibration, ""), world.tokenizer, world.chat, job.context);
+  std::vector<std::string> files = job.texts;
+  std::erase_if(files, [](const std::string& text) { return own_documents(text).has_value(); });
+  Corpus fresh = read_corpus(without_words(files, TextUse::heldout, ""), world.tokenizer, world.chat, job.context);
   for (const auto& [corpus, option] : {std::pair{&seen, "--calibration"}, std::pair{&fresh, "--text"}})
     if (const int64_t repeated = remove_repeated(*corpus); repeated > 0)
       note(fmt::format("{} documents of {} repeat others, and are left out", repeated, option));
@@ -243,6 +257,7 @@ void Desk::read_texts() {
   if (shared > 0) note(fmt::format("{} documents of --text are in --calibration too, and left out of it", shared));
   if (const int64_t talks = seen.without_template + fresh.without_template; talks > 0)
     note(fmt::format("{} conversations are left out: the model has no chat template", talks));
+  add_own_answers(fresh);
   check(!seen.documents.empty(), "the calibration text has no document of at least {} tokens", kShortestDocument);
   check(!fresh.documents.empty(),
         "the text to certify with has no document of at least {} tokens that calibration "
@@ -254,6 +269,8 @@ void Desk::read_texts() {
   adjustment = text_set(std::move(texts.first), job.context,
                         std::clamp(job.certificate_windows, kLeastAdjustmentWindows, kAdjustmentWindows));
   certificate = text_set(std::move(texts.second), job.context, job.certificate_windows);
+  if (job.answers > 0)
+    answer_prompts(world.tokenizer, world.chat, certificate, job.answers);  // refused before the work
   const ModelConfig& c = source.config();
   double fewest = std::numeric_limits<double>::infinity();  // tokens a column
   bool of_experts = false;
@@ -272,6 +289,19 @@ void Desk::read_texts() {
   note(fmt::format("plans are tried on {}", describe(adjustment)));
   note(fmt::format("the certificate is taken on {}", describe(certificate)));
   if (const std::string few = few_documents_text(certificate); !few.empty()) note("Note: " + few);
+}
+
+// The model's own answers are written here, before anything else of it is in memory.
+void Desk::add_own_answers(Corpus& fresh) {
+  for (const std::string& text : job.texts) {
+    const std::optional<int64_t> wanted = own_documents(text);
+    if (!wanted) continue;
+    const Corpus own = own_corpus(world, job, fresh.documents, *wanted);
+    if (own.too_short > 0)
+      note(fmt::format("{} of the model's own answers are too short, and left out", own.too_short));
+    own_text += fidelio::own_text(own, world.tokenizer);
+    fresh.documents.insert(fresh.documents.end(), own.documents.begin(), own.documents.end());
+  }
 }
 
 void Desk::read_calibration(const std::vector<Document>& units) {

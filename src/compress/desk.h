@@ -26,6 +26,7 @@ class Desk {
   std::vector<Target> targets;      // empty targets where a size or answers are asked for
   std::vector<LinearGroup> groups;
   Dataset calibration, search;                  // what quantisers see; what sensitivities are measured on
+  std::string own_text;                         // the model's own answers among --text, a line each; "": none
   std::vector<Document> calibration_documents;  // what calibration was taken from: what plans are tuned on
   std::unique_ptr<Runner> reference, served;
   SharedCodebooks codebooks;  // of the job's formats; made with the reference
@@ -45,7 +46,8 @@ class Desk {
   void restore_served();
   // The served weights beside the reference's, on either set. The reference's own must be in place.
   FidelityReport measure_adjustment();
-  FidelityReport measure_certificate();
+  WholeAnswers measure_answers();        // as many as the job asks for
+  FidelityReport measure_certificate();  // as generation_config.json recommends to sample, too
 
   // All that decides what the candidates are, and a stage of measurements with them (sensitivity/journal.h).
   std::map<std::string, std::string> candidates_job() const;
@@ -61,7 +63,8 @@ class Desk {
  private:
   void read_texts();
   void read_calibration(const std::vector<Document>& units);
-  FidelityReport measure(const TextSet& on, KeptStreams* kept);
+  FidelityReport measure(const TextSet& on, KeptStreams* kept, bool as_sampled = false);
+  void add_own_answers(Corpus& fresh);
   int64_t tokens_ = 0, search_tokens_ = 0;
   std::map<LinearId, PackedLinear> original_;  // the source's, in both runners
   // What the source makes of both sets, kept from the first plan for all others.

@@ -10,6 +10,7 @@
 
 #include "core/error.h"
 #include "io/checkpoint.h"
+#include "runtime/texts/words.h"
 
 namespace fidelio {
 namespace {
@@ -147,8 +148,14 @@ int Job::most_generations() const {
 }
 
 void check_job(const Job& job) {
+  for (const std::string& text : job.calibration)
+    check(!own_documents(text),
+          "--calibration {}: what the model writes itself calibrates by --calibration-samples N; `own` is text to "
+          "certify with (--text)",
+          text);
   for (const std::string& text : job.texts)
-    check(!job.tune || std::find(job.calibration.begin(), job.calibration.end(), text) == job.calibration.end(),
+    check(!job.tune || is_text_word(text) ||
+              std::find(job.calibration.begin(), job.calibration.end(), text) == job.calibration.end(),
           "--tune: {} is text to tune on and to certify with; a certificate needs text that nothing was tuned on",
           text);
   const bool tasks = job.accuracy_drop > 0;

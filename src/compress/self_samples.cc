@@ -71,4 +71,37 @@ std::vector<std::vector<int32_t>> sample_sequences(
   return sequences;
 }
 
+std::vector<OwnAnswer> own_answers(const std::function<std::unique_ptr<Runner>(const RunnerOptions&)>& make_runner,
+                                   const RunnerOptions& serving, std::span<const std::vector<int32_t>> prompts,
+                                   const OwnAnswerOptions& how) {
+  RunnerOptions options = serving;
+  options.mode = Activations::a16;
+  options.max_rows = std::max<int64_t>(4 * how.side_by_side, options.max_rows);
+  options.cache_tokens = how.side_by_side * (how.context + kPageTokens);
+  options.context = how.context;
+  const std::unique_ptr<Runner> runner = make_runner(options);
+  std::vector<GenerationRequest> requests;
+  for (size_t i = 0; i < prompts.size(); ++i) {
+    const int64_t room = how.context - std::ssize(prompts[i]);
+    check(room > 0, "a prompt of {} tokens leaves no room for an answer in a context of {}", prompts[i].size(),
+          how.context);
+    GenerationRequest& r = requests.emplace_back();
+    r.prompt = prompts[i];
+    r.max_tokens = std::min(how.longest, room);
+    r.stop_ids = how.stop_ids;
+    r.sampling = how.sampling;
+    r.sampling.seed = Rng(how.sampling.seed, i).next();
+  }
+  Progress progress("the model's own answers", std::ssize(requests));
+  const std::vector<Generation> made = generate(
+      *runner, std::move(requests),
+      {.max_sequences = how.side_by_side, .on_finish = [&](int64_t, const Generation&) { progress.advance(1); }});
+  std::vector<OwnAnswer> answers;
+  for (size_t i = 0; i < made.size(); ++i) {
+    answers.push_back({prompts[i], std::ssize(prompts[i])});
+    answers.back().ids.insert(answers.back().ids.end(), made[i].ids.begin(), made[i].ids.end());
+  }
+  return answers;
+}
+
 }  // namespace fidelio

@@ -1,6 +1,8 @@
 #include "text/conversation.h"
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "core/foreign/json.h"
 #include "core/foreign/json_text.h"
@@ -106,6 +108,40 @@ std::string render_wire_record(const ChatTemplate& chat, const Json& record) {
     if (!list.empty()) extra["tools"] = list;
   }
   return chat.render_wire(messages, extra);
+}
+
+namespace {
+
+// Returns the part of `text` that differs from `other`, without what is alike at the beginning and, of the rest, at the end.
+ByteSpan difference_of(const std::string& text, const std::string& other) {
+  const size_t shorter = std::min(text.size(), other.size());
+  size_t begin = 0, behind = 0;
+  while (begin < shorter && text[begin] == other[begin]) ++begin;
+  while (behind < shorter - begin && text[text.size() - 1 - behind] == other[other.size() - 1 - behind]) ++behind;
+  return {begin, text.size() - behind};
+}
+
+}  // namespace
+
+std::vector<ByteSpan> spans_of_arguments(const ChatTemplate& chat, const Json& record, const std::string& rendered) {
+  std::vector<ByteSpan> spans;
+  Json changed = record;
+  for (Json& message : changed.at("messages")) {
+    const auto calls = message.is_object() ? message.find("tool_calls") : message.end();
+    if (!message.is_object() || calls == message.end() || !calls->is_array()) continue;
+    for (Json& call : *calls) {
+      if (!call.is_object() || !call.contains("function") || !call["function"].is_object()) continue;
+      if (!call["function"].contains("arguments") || !call["function"]["arguments"].is_string()) continue;
+      const std::string arguments = std::exchange(call["function"]["arguments"], "{}").get<std::string>();
+      try {
+        const ByteSpan span = difference_of(rendered, render_wire_record(chat, changed));
+        if (span.begin < span.end && (spans.empty() || span.begin >= spans.back().end)) spans.push_back(span);
+      } catch (const Error&) {  // the template refuses a call without arguments
+      }
+      call["function"]["arguments"] = arguments;
+    }
+  }
+  return spans;
 }
 
 }  // namespace fidelio

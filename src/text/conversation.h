@@ -3,6 +3,7 @@
 #pragma once
 #include <nlohmann/json_fwd.hpp>
 #include <string>
+#include <vector>
 
 #include "core/error.h"
 #include "text/chat_template.h"
@@ -30,5 +31,14 @@ void check_wire_tools(const nlohmann::ordered_json& tools);
 // A line of a file, {"messages", "tools", "chat_template_kwargs"}, of which messages alone must be there, rendered. Tools may
 // stand there as a JSON text. Throws Error.
 std::string render_wire_record(const ChatTemplate& chat, const nlohmann::ordered_json& record);
+
+// The bytes [begin, end) of a text.
+struct ByteSpan {
+  size_t begin, end;
+};
+// Finds the arguments of a record's calls in `rendered`, its text, without what the arguments of all calls have at both ends:
+// what changes where they are empty. In order and disjoint; without those that the template does not write, or not empty.
+std::vector<ByteSpan> spans_of_arguments(const ChatTemplate& chat, const nlohmann::ordered_json& record,
+                                         const std::string& rendered);
 
 }  // namespace fidelio

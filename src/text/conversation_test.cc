@@ -66,6 +66,33 @@ TEST(Conversation, RecordsOfFilesKeepTheDigitsOfTheirCalls) {
   EXPECT_EQ(render_wire_record(ChatTemplate(each + " + '!' }}"), record), arguments + "!");
 }
 
+// The arguments are found in what a template makes of them, whatever that is.
+TEST(Conversation, ArgumentsOfCallsAreFoundInTheText) {
+  const auto call = [](const char* name, const char* arguments) {
+    return Wire{{"type", "function"}, {"function", {{"name", name}, {"arguments", arguments}}}};
+  };
+  const Wire record = {
+      {"messages",
+       {{{"role", "user"}, {"content", "x"}},
+        {{"role", "assistant"}, {"tool_calls", {call("f", R"({"a": 1, "b": "two"})"), call("g", R"({"a": [1, 2]})")}}},
+        {{"role", "assistant"}, {"content", "done"}, {"tool_calls", {call("h", "{}")}}}}}};
+  const auto found = [&](const std::string& source) {
+    const ChatTemplate chat(source);
+    const std::string text = render_wire_record(chat, record);
+    std::vector<std::string> parts;
+    for (const ByteSpan& s : spans_of_arguments(chat, record, text))
+      parts.push_back(text.substr(s.begin, s.end - s.begin));
+    return parts;
+  };
+  const std::string each = "{% for m in messages %}{{ m.content }}{% for c in m.tool_calls %}";
+  const std::string end = "{% endfor %}{% endfor %}";
+  EXPECT_EQ(found(each + "[{{ c.function | tojson }}]" + end),
+            (std::vector<std::string>{R"("a": 1, "b": "two")", R"("a": [1, 2])"}));
+  EXPECT_EQ(found(each + "{% for k, v in c.function.arguments.items() %}<{{ k }}={{ v }}>{% endfor %};" + end),
+            (std::vector<std::string>{"<a=1><b=two>", "<a=[1, 2]>"}));
+  EXPECT_TRUE(found(each + "{{ c.function.name }}" + end).empty());
+}
+
 TEST(Conversation, FieldsThatAreWrongAreNamed) {
   const Wire good = {{"role", "user"}, {"content", "x"}};
   const auto with = [&](const char* key, const Wire& value) {

@@ -12,6 +12,7 @@
 #include "io/model_source.h"
 #include "runtime/texts/bundled.h"
 #include "runtime/texts/corpus.h"
+#include "runtime/texts/words.h"
 
 namespace fidelio::app {
 namespace {
@@ -47,6 +48,25 @@ CLI::Validator text_source() {
         return text_exists(path) ? std::string() : fmt::format("{} is not there", path);
       },
       "TEXT");
+}
+
+CLI::Validator text_source_or_word() {
+  return CLI::Validator(
+      [](std::string& argument) {
+        try {
+          if (is_text_word(argument)) return std::string();
+        } catch (const Error& e) {
+          return std::string(e.what());
+        }
+        const std::string path = parse_text_source(argument).path;
+        return text_exists(path) ? std::string() : fmt::format("{} is not there", path);
+      },
+      "TEXT");
+}
+
+std::vector<std::string> beside_words(std::vector<std::string> asked, const std::string& bundled) {
+  if (std::all_of(asked.begin(), asked.end(), is_text_word)) asked.insert(asked.begin(), bundled);
+  return asked;
 }
 
 void print_domains(const Certificate& certificate) {

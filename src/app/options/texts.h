@@ -21,8 +21,11 @@ struct BundledTexts {
 };
 BundledTexts bundled_texts(const std::string& model);
 
-// Checks an argument that parse_text_source takes.
+// Checks an argument that parse_text_source takes; the second one takes the words of runtime/texts/words.h as well.
 CLI::Validator text_source();
+CLI::Validator text_source_or_word();
+// Words alone say nothing of other text: `bundled`, the text that suits the model, then comes before them.
+std::vector<std::string> beside_words(std::vector<std::string> asked, const std::string& bundled);
 
 // A line for each domain of a certificate.
 void print_domains(const Certificate& certificate);

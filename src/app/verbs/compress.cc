@@ -158,8 +158,8 @@ void compress(const CompressOptions& o) {
   job.context = window_length("--context", job.context, model.checkpoint.config());
   fit_to_experts(job, model.checkpoint.config(), o.formats.empty());
   fit_to_columns(job, model.checkpoint.config(), o.formats.empty());
-  if (job.calibration.empty()) job.calibration = {bundled_texts(o.run.model).calibration};
-  if (job.texts.empty()) job.texts = {bundled_texts(o.run.model).heldout};
+  job.calibration = beside_words(job.calibration, bundled_texts(o.run.model).calibration);
+  job.texts = beside_words(job.texts, bundled_texts(o.run.model).heldout);
   const World world{model.checkpoint,
                     model.tokenizer,
                     model.chat ? &*model.chat : nullptr,
@@ -265,18 +265,24 @@ void add_ways(CLI::App& verb, CompressOptions* o) {
 void add_texts(CLI::App& verb, CompressOptions* o) {
   verb.add_option("--calibration", o->job.calibration,
                   "Calibration text, DIR, FILE or JSONL, each with :domain or without (default: what comes with "
-                  "fidelio); may be repeated")
-      ->check(text_source());
+                  "fidelio), or the word tools (calls of tools, which come along); may be repeated")
+      ->check(text_source_or_word());
   verb.add_option(
           "--text", o->job.texts,
           "Text to try plans on and to certify with, DIR, FILE or JSONL, each with :domain or without (default: what "
           "comes with fidelio). Documents are a folder's files, a JSONL's lines, a file's parts between form feeds; "
           "one "
-          "of three is for trying. May be repeated")
-      ->check(text_source());
+          "of three is for trying. Beside it the words tools (calls of tools, which come along) and own or own:N (N "
+          "answers of the model itself). May be repeated")
+      ->check(text_source_or_word());
   verb.add_option("--promise", o->promise,
                   "What --ear and --kl are promised of. domain: every domain's mean; document: a new document of every "
                   "domain; all: the mean over all text");
+  verb.add_option(
+          "--answers", o->job.answers,
+          "Greedy answers of 200 tokens that the certificate compares with the original's, word for word, as 24; "
+          "0: none")
+      ->check(zero_or_more());
   verb.add_option(
           "--certificate-windows", o->job.certificate_windows,
           "The most windows of text that are certified on, and between 16 and 64 the most that plans are tried on")
@@ -336,9 +342,10 @@ void add_compress(CLI::App& app) {
   verb->add_option("--kl", o->job.kl,
                    "KL divergence in nats a token to stay below, as the upper confidence bound on unseen text")
       ->check(above_zero());
-  verb->add_option("--top1", o->job.top1,
-                   "How often greedy decoding must pick the original's token, from 0 to 1, as the lower confidence bound "
-                   "on unseen text")
+  verb->add_option(
+          "--top1", o->job.top1,
+          "How often greedy decoding must pick the original's token, from 0 to 1, as the lower confidence bound "
+          "on unseen text")
       ->check(above_zero())
       ->check(from_to(0, 1));
   add_answers(*verb, o.get());

@@ -8,6 +8,9 @@
 
 #include "alloc/search.h"
 #include "eval/fidelity/domains.h"
+#include "eval/fidelity/tails.h"
+#include "eval/studies/answers.h"
+#include "eval/studies/at_sampling.h"
 #include "io/checkpoint.h"
 
 namespace fidelio {
@@ -104,6 +107,9 @@ struct Certificate {
   std::optional<CertifiedTasks> tasks;
   std::optional<CertifiedDraft> draft;
   std::vector<LadderStep> ladder;  // plans that were tested on these documents; empty where no target was asked for
+  Tails tails;                     // by position, over all text; none of an earlier fidelio's
+  std::optional<SamplingOptions> sampling;  // by which `all` and `domains` have their figures as sampled
+  std::optional<WholeAnswers> answers;      // none: not asked for (--answers)
   std::string reference_sha256;
 };
 

@@ -4,6 +4,7 @@
 
 #include <cmath>
 
+#include "compress/certificate/beyond.h"
 #include "compress/certificate/judge.h"
 
 namespace fidelio {
@@ -127,6 +128,7 @@ std::vector<PlainWords> in_plain_words(const Certificate& c, bool kept) {
                                    "chosen with any of it.",
                                    listed(kinds), c.context)});
   words.push_back({"How sure", sure_words(c)});
+  for (PlainWords& beyond : words_beyond_means(c)) words.push_back(std::move(beyond));
   if (c.draft)
     words.push_back(
         {"With a draft",

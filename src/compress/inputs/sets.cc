@@ -33,7 +33,10 @@ bool TextSet::passages() const {
 
 std::map<std::string, int64_t> TextSet::counts() const {
   std::map<std::string, int64_t> all;
-  for (const Document& d : documents) ++all[d.domain];
+  for (const Document& d : documents) {
+    ++all[d.domain];
+    if (!d.apart.empty()) ++all[apart_domain(d.domain)];
+  }
   return all;
 }
 std::vector<std::string> TextSet::domains() const {
@@ -67,7 +70,8 @@ class SetBuilder {
     set_.tokens += static_cast<int64_t>(d.ids.size());
     hash_.update(fmt::format("{} {} {} {}\n", d.domain, d.sha256, d.begin, d.ids.size()));
     std::vector<int32_t> ids = std::exchange(d.ids, {});
-    set_.texts.push_back({d.name, d.sha256, std::move(ids)});
+    std::erase_if(d.apart, [&](const TokenSpan& s) { return s.begin >= std::ssize(ids); });
+    set_.texts.push_back({d.name, d.sha256, std::move(ids), d.apart, d.given});
     set_.documents.push_back(std::move(d));
   }
   TextSet finish() {
@@ -219,12 +223,25 @@ TextSet set_of_places(const Corpus& corpus, int64_t context, const std::vector<s
     Document d{
         found->second->domain, found->second->name, found->second->sha256, {}, static_cast<int64_t>(begin), read == 4};
     d.ids.assign(ids.begin() + static_cast<int64_t>(begin), ids.begin() + static_cast<int64_t>(begin + length));
+    if (begin == 0) {  // what has such parts is never cut
+      d.apart = found->second->apart;
+      d.given = found->second->given;
+    }
     set.add(std::move(d));
   }
   return set.finish();
 }
 
 namespace {
+
+void add_sums(DocumentFidelity& d, const FidelitySums& sums, int sign) {
+  d.tokens += sign * sums.positions;
+  d.kl += sign * sums.kl;
+  d.ear += sign * sums.ear;
+  d.agreements += sign * sums.agreements;
+  d.kl_sampled += sign * sums.kl_sampled;
+  d.ear_sampled += sign * sums.ear_sampled;
+}
 
 // "docs-heldout.txt, part 7": passages of a document by their order in it, among those of the set.
 std::string name_in(const TextSet& set, const Document& passage) {
@@ -238,17 +255,24 @@ std::string name_in(const TextSet& set, const Document& passage) {
 }  // namespace
 
 std::vector<DocumentFidelity> documents_of(const FidelityReport& report, const TextSet& set) {
-  std::vector<DocumentFidelity> all;
-  for (const Document& d : set.documents) all.push_back({d.domain, name_in(set, d)});
-  for (const WindowFidelity& w : report.windows) {
-    DocumentFidelity& d = all[static_cast<size_t>(w.text)];
-    ++d.windows;
-    d.tokens += w.sums.positions;
-    d.kl += w.sums.kl;
-    d.ear += w.sums.ear;
-    d.agreements += w.sums.agreements;
+  std::vector<DocumentFidelity> all, apart;
+  for (const Document& d : set.documents) {
+    all.push_back({d.domain, name_in(set, d)});
+    apart.push_back({apart_domain(d.domain), all.back().name});
   }
-  return all;
+  for (const WindowFidelity& w : report.windows) {
+    DocumentFidelity &d = all[static_cast<size_t>(w.text)], &a = apart[static_cast<size_t>(w.text)];
+    ++d.windows;
+    a.windows += w.apart.positions > 0;
+    add_sums(d, w.sums, 1);
+    add_sums(d, w.apart, -1);
+    add_sums(a, w.apart, 1);
+  }
+  std::vector<DocumentFidelity> both;  // every document, then its part
+  for (size_t i = 0; i < all.size(); ++i)
+    for (DocumentFidelity* d : {&all[i], &apart[i]})
+      if (d->tokens > 0) both.push_back(std::move(*d));
+  return both;
 }
 
 }  // namespace fidelio

@@ -35,7 +35,7 @@ struct TextSet {
 
   bool passages() const;  // whether some are pieces of documents
   std::vector<std::string> domains() const;
-  std::map<std::string, int64_t> counts() const;  // documents of each domain
+  std::map<std::string, int64_t> counts() const;  // documents of each domain, those of apart_domain() among them
 };
 nlohmann::json to_json(const TextSet& set);  // {documents, windows, tokens, sha256, domains: {name: documents}}
 std::string describe(const TextSet& set);    // "40 documents, 200 windows, 92,160 tokens"
@@ -72,7 +72,9 @@ inline constexpr size_t kPlaceHashDigits = 12;
 std::vector<std::string> place_names(const TextSet& set);
 TextSet set_of_places(const Corpus& corpus, int64_t context, const std::vector<std::string>& places);
 
-// A comparison on a set, by document.
+// A comparison on a set, by document. What a document wants apart (the arguments of calls) is a document of its own, of the
+// same name and of the domain apart_domain(), and the document itself is the rest: each position counts once.
+inline std::string apart_domain(const std::string& domain) { return domain + "/arguments"; }
 std::vector<DocumentFidelity> documents_of(const FidelityReport& report, const TextSet& set);
 
 }  // namespace fidelio

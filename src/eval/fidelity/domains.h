@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <map>
 #include <nlohmann/json_fwd.hpp>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -21,6 +22,8 @@ struct DocumentFidelity {
   std::string domain, name;
   int64_t windows = 0, tokens = 0;
   double kl = 0, ear = 0, agreements = 0;  // sums over its tokens
+  double kl_sampled = 0,
+         ear_sampled = 0;  // the same as the model is sampled (eval/studies/at_sampling.h); 0: not asked
 };
 
 struct DomainFidelity {
@@ -28,6 +31,7 @@ struct DomainFidelity {
   int64_t documents = 0, windows = 0, tokens = 0;
   Estimate kl, ear, top1;              // means over tokens; intervals by document (eval/statistics/clusters.h)
   Estimate document_kl, document_ear;  // of a document of this domain that was not measured
+  std::optional<Estimate> kl_sampled{}, ear_sampled{};  // where its documents have them
 };
 
 // Of the documents of each domain, in alphabetical order; intervals of this confidence. With `others`, of how many
@@ -35,7 +39,8 @@ struct DomainFidelity {
 using DocumentCounts = std::map<std::string, int64_t>;
 std::vector<DomainFidelity> by_domain(std::span<const DocumentFidelity> documents, double confidence = 0.95,
                                       const DocumentCounts& others = {});
-// Of all of them as one kind of text, named "all".
+// Takes all of them as one kind of text, named "all". A part of the document before it (of the same name, its domain's
+// with "/..." behind) is joined to that.
 DomainFidelity as_one(std::span<const DocumentFidelity> documents, double confidence = 0.95,
                       const DocumentCounts& others = {});
 

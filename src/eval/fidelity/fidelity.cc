@@ -52,6 +52,18 @@ void check_finite(std::span<const float> logits) {
         "overflowed");
 }
 
+// Exps of the shifted logits, whose size is that of whole blocks; returns their sum.
+double exp_of(std::span<const float> shifted, std::span<float> exps) {
+  Lanes sum;
+  for (size_t i = 0; i < shifted.size(); i += kBlock)
+    for (size_t j = 0; j < kBlock / 4; ++j) {
+      const Float4 e = fast_exp(load4(&shifted[i + 4 * j]));
+      store4(&exps[i + 4 * j], e);
+      sum.add(j, e);
+    }
+  return sum.total();
+}
+
 // shifted = logits - max and its exp, both padded to whole blocks; returns the sum of the exps.
 double shift_and_exp(std::span<const float> logits, float maximum, std::vector<float>& shifted,
                      std::vector<float>& exps) {
@@ -60,14 +72,7 @@ double shift_and_exp(std::span<const float> logits, float maximum, std::vector<f
   exps.resize(n);
   for (size_t i = 0; i < logits.size(); ++i) shifted[i] = logits[i] - maximum;
   std::fill(shifted.begin() + static_cast<std::ptrdiff_t>(logits.size()), shifted.end(), kPadding);
-  Lanes sum;
-  for (size_t i = 0; i < n; i += kBlock)
-    for (size_t j = 0; j < kBlock / 4; ++j) {
-      const Float4 e = fast_exp(load4(&shifted[i + 4 * j]));
-      store4(&exps[i + 4 * j], e);
-      sum.add(j, e);
-    }
-  return sum.total();
+  return exp_of(shifted, exps);
 }
 
 struct FullSums {
@@ -165,6 +170,7 @@ PositionFidelity RowComparer::compare(std::span<const float> p_logits, std::span
         p_logits.size(), q_logits.size());
   check_finite(p_logits);
   check_finite(q_logits);
+  vocabulary_ = p_logits.size();
   const float max_p = row_maximum(p_logits), max_q = row_maximum(q_logits);
   const double sum_p = shift_and_exp(p_logits, max_p, shifted_p_, exp_p_),
                sum_q = shift_and_exp(q_logits, max_q, shifted_q_, exp_q_);
@@ -174,6 +180,7 @@ PositionFidelity RowComparer::compare(std::span<const float> p_logits, std::span
   f.kl = full.kl;
   f.ear = 1 - full.distance / 2;
   f.entropy = full.entropy;
+  f.confidence = 1 / sum_p;  // the largest shifted logit is 0
   f.log_sum_exp_p = static_cast<double>(max_p) + std::log(sum_p);
   f.log_sum_exp_q = static_cast<double>(max_q) + std::log(sum_q);
   f.top_p = first_maximum(p_logits, max_p);
@@ -188,6 +195,19 @@ PositionFidelity RowComparer::compare(std::span<const float> p_logits, std::span
   largest(p_logits, static_cast<size_t>(top_k_), top_);
   compare_top(p_logits, q_logits, top_, f);
   return f;
+}
+
+RowComparer::Distance RowComparer::at_temperature(double temperature) {
+  check(temperature > 0 && vocabulary_ > 0, "a comparison at temperature {}: expected one above 0, of rows compared",
+        temperature);
+  const auto sharper = static_cast<float>(1 / temperature);
+  for (std::vector<float>* row : {&shifted_p_, &shifted_q_}) {
+    for (size_t i = 0; i < vocabulary_; ++i) (*row)[i] *= sharper;
+    std::fill(row->begin() + static_cast<std::ptrdiff_t>(vocabulary_), row->end(), kPadding);
+  }
+  const double sum_p = exp_of(shifted_p_, exp_p_), sum_q = exp_of(shifted_q_, exp_q_);
+  const FullSums full = full_vocabulary(shifted_p_, shifted_q_, exp_p_, exp_q_, sum_p, sum_q);
+  return {full.kl, 1 - full.distance / 2};
 }
 
 int entropy_bin(double entropy) {
@@ -205,6 +225,8 @@ void FidelitySums::add(const PositionFidelity& f) {
   ear_renormalised += f.ear_renormalised;
   top_k_mass += f.top_k_mass;
   entropy += f.entropy;
+  kl_sampled += f.kl_sampled;
+  ear_sampled += f.ear_sampled;
   (f.agree() ? agreements : disagreements) += 1;
   margin_p += f.margin_p;
   margin_q += f.margin_q;

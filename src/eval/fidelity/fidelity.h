@@ -31,10 +31,13 @@ struct PositionFidelity {
   double kl_renormalised = 0, ear_renormalised = 0;
   double top_k_mass = 0;                        // of p in its own top K
   double entropy = 0;                           // of p, nats
+  double confidence = 0;                        // p(top_p)
   int32_t top_p = 0, top_q = 0;                 // most likely token; the lowest id of several
   double margin_p = 0;                          // p(top_p) - p(top_q): how much the reference minds the flip; 0 if none
   double margin_q = 0;                          // q(top_q) - q(top_p): how sure the candidate is of it
   double log_sum_exp_p = 0, log_sum_exp_q = 0;  // so that ln p(k) = logits[k] - log_sum_exp
+  // These two are of the model as it is sampled (eval/studies/at_sampling.h); compare() leaves both at 0.
+  double kl_sampled = 0, ear_sampled = 0;
 
   bool agree() const { return top_p == top_q; }
 };
@@ -45,9 +48,15 @@ class RowComparer {
   explicit RowComparer(int top_k = 10) : top_k_(top_k) {}
   // Throws Error if sizes differ, a row is empty, or a logit is not finite.
   PositionFidelity compare(std::span<const float> p_logits, std::span<const float> q_logits);
+  // KL and EAR over the full vocabulary of the two rows compared last, at another temperature. Once after each compare().
+  struct Distance {
+    double kl, ear;
+  };
+  Distance at_temperature(double temperature);
 
  private:
   int top_k_;
+  size_t vocabulary_ = 0;
   std::vector<float> shifted_p_, shifted_q_, exp_p_, exp_q_;
   std::vector<int32_t> top_;
 };
@@ -62,7 +71,8 @@ struct FidelitySums {
   int64_t positions = 0;
   double kl = 0, ear = 0, kl_raw = 0, ear_raw = 0, kl_renormalised = 0, ear_renormalised = 0;
   double top_k_mass = 0, entropy = 0, agreements = 0, disagreements = 0;
-  double margin_p = 0, margin_q = 0;  // over disagreements
+  double kl_sampled = 0, ear_sampled = 0;  // 0 where nobody asked
+  double margin_p = 0, margin_q = 0;       // over disagreements
   std::array<double, kEntropyEdges.size()> bin_positions{}, bin_flips{};
 
   void add(const PositionFidelity& position);

@@ -38,10 +38,13 @@ WindowSet windows_of(std::span<const EvalText> texts, const WindowOptions& optio
     for (const TextWindow& w : text_windows(static_cast<int64_t>(texts[i].ids.size()), options)) {
       const auto ids =
           std::span(texts[i].ids).subspan(static_cast<size_t>(w.begin), static_cast<size_t>(w.end - w.begin));
-      set.sequences.push_back({ids, w.first_scored - w.begin});
+      const int64_t first = std::max(w.first_scored, texts[i].given);
+      if (first >= w.end) continue;
+      set.sequences.push_back({ids, first - w.begin});
       set.text.push_back(static_cast<int32_t>(i));
     }
   }
+  check(!set.sequences.empty(), "{}: nothing of it is to be scored", texts.front().name);
   return set;
 }
 

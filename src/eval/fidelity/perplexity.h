@@ -17,6 +17,7 @@
 #include "core/thread_pool.h"
 #include "eval/fidelity/logit_pass.h"
 #include "eval/statistics/statistics.h"
+#include "runtime/texts/token_span.h"
 
 namespace fidelio {
 
@@ -24,6 +25,8 @@ namespace fidelio {
 struct EvalText {
   std::string name, sha256;
   std::vector<int32_t> ids;
+  std::vector<TokenSpan> apart{};  // of these ids: a comparison sums them by themselves too, in order and disjoint
+  int64_t given = 0;               // so many of the first ids are read and not scored: a prompt
 };
 
 struct WindowOptions {
@@ -40,7 +43,8 @@ struct TextWindow {
 // than two tokens.
 std::vector<TextWindow> text_windows(int64_t tokens, const WindowOptions& options);
 
-// The windows of several texts as sequences for a pass; `text` of each says which it belongs to.
+// The windows of several texts as sequences for a pass; `text` of each says which it belongs to. A window that lies in
+// what a text has given is none.
 struct WindowSet {
   std::vector<ScoredSequence> sequences;  // views into the texts
   std::vector<int32_t> text;

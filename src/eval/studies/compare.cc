@@ -1,5 +1,6 @@
 #include "eval/studies/compare.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include <nlohmann/json.hpp>
@@ -18,6 +19,11 @@ Estimate window_ratio(const FidelityReport& report, Numerator numerator, Denomin
     d.push_back(denominator(w));
   }
   return ratio(n, d, report.options.bootstrap);
+}
+
+bool is_apart(const EvalText& text, int64_t place) {
+  return std::any_of(text.apart.begin(), text.apart.end(),
+                     [&](const TokenSpan& s) { return place >= s.begin && place < s.end; });
 }
 
 double positions_of(const WindowFidelity& w) { return static_cast<double>(w.sums.positions); }
@@ -78,11 +84,14 @@ FidelityReport FidelityReport::of_text(int32_t text) const {
 
 std::vector<WindowFidelity> compare_sequences(Runner& reference, Runner& candidate,
                                               std::span<const ScoredSequence> sequences, const CompareOptions& options,
-                                              ThreadPool& pool, const ProgressCallback& progress, KeptStreams* kept) {
+                                              ThreadPool& pool, const ProgressCallback& progress, KeptStreams* kept,
+                                              const PositionVisitor& visit) {
   check(options.top_k >= 1, "top-K needs K >= 1, not {}", options.top_k);
   std::vector<WindowFidelity> windows(sequences.size());
   const auto v = static_cast<size_t>(reference.config().v);
   std::vector<RowComparer> comparers(static_cast<size_t>(pool.threads()), RowComparer(options.top_k));
+  std::vector<SampledRows> sampled;
+  for (int i = 0; options.sampling && i < pool.threads(); ++i) sampled.emplace_back(*options.sampling);
   std::vector<PositionFidelity> positions;
   const PassModel models[] = {{&reference, options.reference_mode, kept}, {&candidate, options.candidate_mode}};
   run_pass(
@@ -90,9 +99,13 @@ std::vector<WindowFidelity> compare_sequences(Runner& reference, Runner& candida
       [&](std::span<const ScoredRow> rows, std::span<const std::span<const float>> logits) {
         positions.resize(rows.size());
         pool.run(static_cast<int64_t>(rows.size()), [&](int64_t job, int thread) {
-          const auto i = static_cast<size_t>(job);
-          positions[i] =
-              comparers[static_cast<size_t>(thread)].compare(logits[0].subspan(i * v, v), logits[1].subspan(i * v, v));
+          const auto i = static_cast<size_t>(job), own = static_cast<size_t>(thread);
+          const auto p = logits[0].subspan(i * v, v), q = logits[1].subspan(i * v, v);
+          positions[i] = comparers[own].compare(p, q);
+          if (!options.sampling) return;
+          const RowComparer::Distance d = comparers[own].at_temperature(options.sampling->temperature);
+          positions[i].kl_sampled = d.kl;
+          positions[i].ear_sampled = sampled[own].filters() ? sampled[own].ear(p, q) : d.ear;
         });
         for (size_t i = 0; i < rows.size(); ++i) {  // in order: the sums do not depend on the threads
           WindowFidelity& w = windows[static_cast<size_t>(rows[i].sequence)];
@@ -100,6 +113,7 @@ std::vector<WindowFidelity> compare_sequences(Runner& reference, Runner& candida
           w.sums.add(positions[i]);
           w.nll_reference += positions[i].log_sum_exp_p - static_cast<double>(logits[0][target]);
           w.nll_candidate += positions[i].log_sum_exp_q - static_cast<double>(logits[1][target]);
+          if (visit) visit(rows[i], positions[i]);
         }
       },
       progress);
@@ -116,8 +130,22 @@ FidelityReport compare_models(Runner& reference, Runner& candidate, std::span<co
     report.text_sha256.push_back(t.sha256);
   }
   const WindowSet set = windows_of(texts, options.windows);
-  report.windows = compare_sequences(reference, candidate, set.sequences, options, pool, progress, kept);
-  for (size_t i = 0; i < set.text.size(); ++i) report.windows[i].text = set.text[i];
+  TailCounter tails;
+  std::vector<FidelitySums> apart(set.sequences.size());
+  report.windows = compare_sequences(reference, candidate, set.sequences, options, pool, progress, kept,
+                                     [&](const ScoredRow& row, const PositionFidelity& f) {
+                                       tails.add(f.kl, f.ear, f.confidence, row.position);
+                                       const auto i = static_cast<size_t>(row.sequence);
+                                       const EvalText& text = texts[static_cast<size_t>(set.text[i])];
+                                       const int64_t place =
+                                           set.sequences[i].ids.data() - text.ids.data() + row.position;
+                                       if (is_apart(text, place)) apart[i].add(f);
+                                     });
+  report.tails = tails.finish();
+  for (size_t i = 0; i < set.text.size(); ++i) {
+    report.windows[i].text = set.text[i];
+    report.windows[i].apart = apart[i];
+  }
   return report;
 }
 
@@ -166,6 +194,14 @@ nlohmann::json windows_json(const FidelityReport& report) {
 
 }  // namespace
 
+nlohmann::json sampled_json(const FidelityReport& report) {
+  if (!report.options.sampling) return nullptr;
+  nlohmann::json sampled = sampling_json(*report.options.sampling);
+  sampled["kl"] = to_json(report.kl_sampled());
+  sampled["ear"] = to_json(report.ear_sampled());
+  return sampled;
+}
+
 nlohmann::json flips_json(const FidelityReport& report) {
   nlohmann::json bins = nlohmann::json::array();
   for (size_t i = 0; i < kEntropyEdges.size(); ++i) {
@@ -198,6 +234,8 @@ nlohmann::json to_json(const FidelityReport& report) {
   j["ear_constant"] = std::isfinite(constant) ? nlohmann::json(constant) : nlohmann::json(nullptr);
   j["tokens"] = report.positions();
   j["flips_by_entropy"] = flips_json(report);
+  j["tails"] = to_json(report.tails);
+  j["sampled"] = sampled_json(report);
   j["settings"] = settings_json(report.options);
   j["texts"] = texts_json(report);
   j["windows"] = windows_json(report);

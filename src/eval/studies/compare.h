@@ -6,6 +6,7 @@
 // set.
 #pragma once
 #include <functional>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -15,6 +16,8 @@
 #include "eval/fidelity/fidelity.h"
 #include "eval/fidelity/logit_pass.h"
 #include "eval/fidelity/perplexity.h"
+#include "eval/fidelity/tails.h"
+#include "eval/studies/at_sampling.h"
 
 namespace fidelio {
 
@@ -23,12 +26,14 @@ struct CompareOptions {
   Activations reference_mode = Activations::f32;
   Reading candidate_mode = Activations::a16;
   int top_k = 10;
+  std::optional<SamplingOptions> sampling{};  // measured as sampled so, too (at_sampling.h); none: not
   BootstrapOptions bootstrap{};
 };
 
 // What one window adds to every mean; the unit of the bootstrap.
 struct WindowFidelity {
   FidelitySums sums;
+  FidelitySums apart{};  // the text wants these positions apart (EvalText::apart); `sums` has them as well
   double nll_reference = 0, nll_candidate = 0;
   int32_t text = 0;
 };
@@ -37,6 +42,7 @@ struct FidelityReport {
   CompareOptions options;
   std::vector<std::string> text_names, text_sha256;
   std::vector<WindowFidelity> windows;
+  Tails tails{};  // of all texts together; of_text has none
 
   // Mean over positions of one of FidelitySums' sums, bootstrapped by window.
   Estimate mean_of(double FidelitySums::*sum) const;
@@ -47,6 +53,9 @@ struct FidelityReport {
   int64_t positions() const;
   Estimate kl() const { return mean_of(&FidelitySums::kl); }
   Estimate ear() const { return mean_of(&FidelitySums::ear); }
+  // These are of the models as options.sampling samples them; without it they mean nothing.
+  Estimate kl_sampled() const { return mean_of(&FidelitySums::kl_sampled); }
+  Estimate ear_sampled() const { return mean_of(&FidelitySums::ear_sampled); }
   Estimate perplexity() const;  // the candidate's
   Estimate reference_perplexity() const;
   Estimate perplexity_ratio() const;  // reference / candidate, as in SLQ's tables: 1 = nothing lost; paired by window
@@ -56,12 +65,14 @@ struct FidelityReport {
   FidelityReport of_text(int32_t text) const;
 };
 
+// Hears of every position that was compared, in the order of the sequences and of their tokens.
+using PositionVisitor = std::function<void(const ScoredRow& row, const PositionFidelity& position)>;
 // `kept`: of the reference, between comparisons of several candidates with it over the same texts.
 // Of each sequence its sums; the options' windows do not matter here.
 std::vector<WindowFidelity> compare_sequences(Runner& reference, Runner& candidate,
                                               std::span<const ScoredSequence> sequences, const CompareOptions& options,
                                               ThreadPool& pool, const ProgressCallback& progress = {},
-                                              KeptStreams* kept = nullptr);
+                                              KeptStreams* kept = nullptr, const PositionVisitor& visit = {});
 FidelityReport compare_models(Runner& reference, Runner& candidate, std::span<const EvalText> texts,
                               const CompareOptions& options, ThreadPool& pool, const ProgressCallback& progress = {},
                               KeptStreams* kept = nullptr);
@@ -69,10 +80,11 @@ FidelityReport compare_models(Runner& reference, Runner& candidate, std::span<co
 // {kl, ear, kl_topk_raw, ear_topk_raw, kl_topk_renormalised, ear_topk_renormalised, topk_mass, top1, margin,
 // margin_candidate,
 //  entropy, perplexity, reference_perplexity, perplexity_ratio} each {value, ci95}; ear_constant, tokens,
-//  flips_by_entropy,
+//  flips_by_entropy, tails, sampled (null, or {temperature, top_k, top_p, min_p, kl, ear}),
 // settings, texts (with kl and ear of each if there are several), windows (per-window sums, enough to recompute
 // everything).
 nlohmann::json to_json(const FidelityReport& report);
+nlohmann::json sampled_json(const FidelityReport& report);
 nlohmann::json flips_json(const FidelityReport& report);  // [{entropy_from, positions, flips}], by kEntropyEdges
 
 }  // namespace fidelio

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
 
@@ -134,6 +135,40 @@ TEST(Compare, ReportHasEveryFigureAndCanBeSplitByText) {
   EXPECT_GT(disagreements, 0);
   EXPECT_NEAR(flips, disagreements, 1e-9);
   EXPECT_NEAR(j["top1"]["value"].get<double>(), 1 - disagreements / static_cast<double>(report.positions()), 1e-12);
+}
+
+TEST(Compare, TailsAreOfEveryPosition) {
+  const FidelityReport report = compare(2.0);
+  const Tails& tails = report.tails;
+  EXPECT_EQ(tails.positions, report.positions());
+  EXPECT_GT(tails.kl_largest, report.kl().value);
+  EXPECT_LT(tails.ear_lowest, report.ear().value);
+  for (const auto* bands : {&tails.by_confidence, &tails.by_position}) {
+    double kl = 0;
+    for (const TailBand& b : *bands)
+      if (b.positions > 0) kl += b.kl * static_cast<double>(b.positions);
+    EXPECT_NEAR(kl / static_cast<double>(report.positions()), report.kl().value, 1e-12);
+  }
+  ASSERT_EQ(tails.by_position.size(), 5u);            // windows of 20: 1, 2, 4, 8 and 16 tokens before
+  EXPECT_EQ(tails.by_position[4].positions, 35 * 4);  // 16 to 19
+  EXPECT_EQ(to_json(report)["tails"], to_json(tails));
+}
+
+TEST(Compare, SomePositionsAreSummedApartToo) {
+  std::vector<EvalText> texts = compared_texts();
+  texts[1].apart = {{0, 3}, {25, 45}};  // the first token of a window is no position
+  FakeRunner reference = noisy_runner(0), candidate = noisy_runner(0.3);
+  ThreadPool pool(2);
+  const FidelityReport report = compare_models(reference, candidate, texts, {.windows = {.context = 20}}, pool);
+  const FidelityReport whole = compare(0.3);
+  EXPECT_EQ(report.kl().value, whole.kl().value);
+  std::vector<int64_t> apart;
+  for (const WindowFidelity& w : report.windows) apart.push_back(w.apart.positions);
+  ASSERT_EQ(apart.size(), 35u);
+  EXPECT_EQ(std::vector<int64_t>(apart.begin() + 20, apart.begin() + 24), (std::vector<int64_t>{2, 15, 4, 0}));
+  EXPECT_EQ(std::count(apart.begin(), apart.end(), 0), 32);
+  EXPECT_GT(report.windows[21].apart.kl, 0);
+  EXPECT_LT(report.windows[21].apart.kl, report.windows[21].sums.kl);
 }
 
 TEST(Compare, RefusesModelsThatCannotBeCompared) {

@@ -22,8 +22,8 @@ std::string message_of(const std::function<void()>& run) {
 }
 
 TEST(BundledTexts, AreTheFilesOfTheSource) {
-  for (const char* name :
-       {"docs-calibration.txt", "docs-heldout.txt", "corpus-calibration.jsonl", "corpus-heldout.jsonl", "chat.txt"}) {
+  for (const char* name : {"docs-calibration.txt", "docs-heldout.txt", "corpus-calibration.jsonl",
+                           "corpus-heldout.jsonl", "chat.txt", "tools-calibration.jsonl", "tools-heldout.jsonl"}) {
     const std::string path = bundled_text(name);
     EXPECT_TRUE(text_exists(path));
     EXPECT_EQ(read_text(path), read_text_file(FIDELIO_SOURCE_DIR "/models/data/" + std::string(name))) << name;

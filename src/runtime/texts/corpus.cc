@@ -109,21 +109,55 @@ class Reader {
         ++corpus_.without_template;
         return;
       }
-      return add(render_wire_record(*chat_, record), domain, name, true);
+      const std::string text = render_wire_record(*chat_, record);
+      return add(text, domain, name, true, token_spans(text, spans_of_arguments(*chat_, record, text)));
     }
+    if (record.is_object() && record.contains("ids")) return add_ids(record, domain, name);
     const bool has_text = record.is_object() && record.contains("text") && record["text"].is_string();
     check(has_text || (!text_of("prompt").empty() && !text_of("completion").empty()),
-          "expected an object with \"text\", \"messages\" or \"prompt\" and \"completion\"");
+          "expected an object with \"text\", \"messages\", \"ids\" or \"prompt\" and \"completion\"");
     add(has_text ? text_of("text") : text_of("prompt") + text_of("completion"), domain, name, false);
   }
 
-  void add(std::string_view text, const std::string& domain, const std::string& name, bool conversation) {
+  // A token belongs to a span where the text up to it reaches into it.
+  std::vector<TokenSpan> token_spans(const std::string& text, const std::vector<ByteSpan>& spans) const {
+    const auto tokens_to = [&](size_t end) {
+      return std::ssize(tokenizer_.encode(std::string_view(text).substr(0, end), false));
+    };
+    std::vector<TokenSpan> found;
+    for (const ByteSpan& s : spans)
+      if (const TokenSpan span{tokens_to(s.begin), tokens_to(s.end)}; span.begin < span.end) found.push_back(span);
+    return found;
+  }
+
+  void add_ids(const json& record, const std::string& domain, const std::string& name) {
+    const json& list = record["ids"];
+    const auto is_id = [&](const json& id) {
+      return id.is_number_integer() && id.get<int64_t>() >= 0 && id.get<int64_t>() < tokenizer_.vocab_size();
+    };
+    check(list.is_array() && std::all_of(list.begin(), list.end(), is_id),
+          "\"ids\" are not a list of this model's tokens: another model wrote them, or the file is damaged");
+    std::vector<int32_t> ids = list.get<std::vector<int32_t>>();
+    ids.resize(std::min(ids.size(), context_));
+    const bool counts = record.contains("given") && record["given"].is_number_integer();
+    const int64_t given = counts ? record["given"].get<int64_t>() : 0;
+    check(given >= 0, "\"given\" is {}, expected how many of the ids are a prompt", given);
+    if (std::ssize(ids) - given < kShortestDocument) {
+      ++corpus_.too_short;
+      return;
+    }
+    corpus_.documents.push_back(document_of_ids(name, domain, std::move(ids), given));
+  }
+
+  void add(std::string_view text, const std::string& domain, const std::string& name, bool conversation,
+           std::vector<TokenSpan> apart = {}) {
     std::vector<int32_t> ids = tokenizer_.encode(text, false);
     if (static_cast<int64_t>(ids.size()) < kShortestDocument) {
       ++corpus_.too_short;
       return;
     }
     Document document{domain, name, sha256_hex(text), {}};
+    document.apart = std::move(apart);
     if (conversation) {
       ids.resize(std::min(ids.size(), context_));
       document.ids = std::move(ids);
@@ -149,6 +183,22 @@ class Reader {
 };
 
 }  // namespace
+
+std::string ids_record(const std::string& id, const std::string& domain, std::span<const int32_t> ids, int64_t given,
+                       const Tokenizer& tokenizer) {
+  return json{{"id", id},
+              {"domain", domain},
+              {"given", given},
+              {"ids", std::vector<int32_t>(ids.begin(), ids.end())},
+              {"answer", tokenizer.decode(ids.subspan(static_cast<size_t>(given)))}}
+      .dump(-1, ' ', false, json::error_handler_t::replace);
+}
+
+Document document_of_ids(const std::string& name, const std::string& domain, std::vector<int32_t> ids, int64_t given) {
+  Document document{domain, name, sha256_hex(fmt::format("{} {}", given, fmt::join(ids, " "))), std::move(ids)};
+  document.given = given;
+  return document;
+}
 
 TextSource parse_text_source(const std::string& argument) {
   if (text_exists(argument)) return {argument, ""};

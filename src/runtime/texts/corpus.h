@@ -2,9 +2,11 @@
 // document and intervals are made of documents (eval/statistics/clusters.h). Documents of one kind form a domain.
 #pragma once
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
+#include "runtime/texts/token_span.h"
 #include "text/chat_template.h"
 #include "text/tokenizer/tokenizer.h"
 
@@ -15,9 +17,17 @@ struct Document {
   // As the model is served with it: each window of `context` tokens begins with what the tokenizer puts before a text
   // (a BOS token, where the family has one). A conversation is one window, whose special tokens are the template's.
   std::vector<int32_t> ids;
-  int64_t begin = 0;     // of these ids in the whole document's, of which they may be a part
-  bool passage = false;  // such a part, taken for a document because there are too few
+  int64_t begin = 0;               // of these ids in the whole document's, of which they may be a part
+  bool passage = false;            // such a part, taken for a document because there are too few
+  std::vector<TokenSpan> apart{};  // of a conversation, whole: the arguments of its calls
+  int64_t given = 0;               // so many of the first ids are a prompt, which is read and not scored
 };
+
+// Writes an answer of a model as a line of a file of texts: its ids as they were sampled, behind those of the prompt.
+std::string ids_record(const std::string& id, const std::string& domain, std::span<const int32_t> ids, int64_t given,
+                       const Tokenizer& tokenizer);
+// The document that such a line is.
+Document document_of_ids(const std::string& name, const std::string& domain, std::vector<int32_t> ids, int64_t given);
 
 // `DIR|FILE|JSONL[:domain]` of a command line. A path that exists as it stands has no domain after it.
 struct TextSource {
@@ -38,8 +48,8 @@ inline constexpr int64_t kShortestDocument = 16;
 //   - of a folder every regular file in it and below it that has text's bytes, in the order of their paths, its domain
 //     the folder's within (a/chat/x.txt of a is of domain "chat"), else "text";
 //   - of a file ending in .jsonl every line, an object with "text", "messages" (read as a server reads them, with the
-//     line's "tools" and "chat_template_kwargs", and rendered by the chat template) or "prompt" and "completion", whose
-//     "domain" and "id" are heeded; its domain otherwise "chat" for messages, else "text";
+//     line's "tools" and "chat_template_kwargs", and rendered by the chat template), "prompt" and "completion", or "ids"
+//     (ids_record), whose "domain" and "id" are heeded; its domain otherwise "chat" for messages, else "text";
 //   - of any other file the parts between form feeds (U+000C); without one the file is one document.
 // A domain that is named after the path holds for all of it. Throws Error naming file and line.
 Corpus read_corpus(const std::vector<std::string>& sources, const Tokenizer& tokenizer, const ChatTemplate* chat,

@@ -62,5 +62,28 @@ TEST_F(CorpusTest, ConversationsThatAreWrongAreNamed) {
   }
 }
 
+// An answer of the model itself comes back as it was sampled: the very ids, of which the prompt is not scored.
+TEST_F(CorpusTest, AnswersOfTheModelItselfAreTheirIds) {
+  std::vector<int32_t> ids = tokenizer_.encode("one two three four five six seven eight nine ten eleven twelve", false);
+  while (ids.size() < 40) ids.push_back(static_cast<int32_t>(ids.size() % 7 + 20));
+  const std::string path = ::testing::TempDir() + "/corpus_test_ids.jsonl";
+  const auto read_back = [&](const std::string& lines) {
+    write_file_atomically(path, lines);
+    return read_corpus({path}, tokenizer_, nullptr, 512);
+  };
+  const Corpus corpus = read_back(ids_record("own-3", "own", ids, 5, tokenizer_) + "\n" +
+                                  ids_record("short", "own", std::span(ids).first(20), 5, tokenizer_) + "\n");
+  ASSERT_EQ(corpus.documents.size(), 1u);
+  EXPECT_EQ(corpus.too_short, 1);  // 15 tokens are scored
+  const Document expected = document_of_ids("own-3", "own", ids, 5);
+  EXPECT_EQ(corpus.documents[0].ids, ids);
+  EXPECT_EQ(corpus.documents[0].given, 5);
+  EXPECT_EQ(corpus.documents[0].domain, "own");
+  EXPECT_EQ(corpus.documents[0].sha256, expected.sha256);
+  for (const char* wrong : {R"({"ids": [1, -1]})", R"({"ids": [1, 99999999]})", R"({"ids": "x"})", R"({"ids": [1.5]})"})
+    EXPECT_THROW(read_back(std::string(wrong) + "\n"), Error) << wrong;
+  std::filesystem::remove(path);
+}
+
 }  // namespace
 }  // namespace fidelio

@@ -1,0 +1,121 @@
+#include "compress/inputs/own_text.h"
+
+#include <algorithm>
+#include <map>
+
+#include "compress/self_samples.h"
+#include "core/error.h"
+#include "core/foreign/lines.h"
+#include "core/hash.h"
+#include "eval/studies/at_sampling.h"
+#include "eval/tasks/tasks.h"
+#include "runtime/texts/bundled.h"
+#include "runtime/texts/words.h"
+
+namespace fidelio {
+namespace {
+
+constexpr int64_t kStart = 16;            // tokens of a document that a model without a template goes on from
+constexpr int64_t kQuestionsForOwn = 64;  // of the questions that come with fidelio, the first so many
+
+std::vector<std::vector<int32_t>> questions(const Tokenizer& tokenizer, const ChatTemplate& chat, bool for_own) {
+  const PromptBuilder prompt = chat_prompt(tokenizer, chat);
+  std::vector<std::vector<int32_t>> all;
+  for_each_line(read_text(bundled_text("chat.txt")), [&](std::string_view line, int64_t number) {
+    const ChatMessage message{"user", std::string(line)};
+    if ((number <= kQuestionsForOwn) == for_own) all.push_back(prompt({&message, 1}));
+  });
+  return all;
+}
+
+// Beginnings of windows, so many, spread over all of them.
+std::vector<std::vector<int32_t>> beginnings(const std::vector<Document>& documents, int64_t context, int64_t count) {
+  std::vector<std::vector<int32_t>> all, some;
+  for (const Document& d : documents)
+    for (size_t begin = 0; begin + kStart < d.ids.size(); begin += static_cast<size_t>(context))
+      all.emplace_back(d.ids.begin() + static_cast<int64_t>(begin),
+                       d.ids.begin() + static_cast<int64_t>(begin) + kStart);
+  for (int64_t i = 0; i < std::min(count, std::ssize(all)); ++i)
+    some.push_back(all[static_cast<size_t>(i * std::ssize(all) / std::min(count, std::ssize(all)))]);
+  return some;
+}
+
+SamplingOptions own_sampling(const World& world, uint64_t seed) {
+  const GenerationDefaults defaults = GenerationDefaults::load(world.source.texts());
+  SamplingOptions sampling = recommended_sampling(defaults).value_or(SamplingOptions{});
+  if (defaults.do_sample != false && sampling.temperature == 0) sampling.temperature = defaults.temperature.value_or(1);
+  sampling.repetition_penalty = defaults.repetition_penalty.value_or(1);
+  sampling.seed = seed;
+  return sampling;
+}
+
+}  // namespace
+
+std::vector<int32_t> stop_ids_of(const Checkpoint& model, const Tokenizer& tokenizer) {
+  return stop_token_ids(model.texts(), [&](std::string_view token) { return tokenizer.id_of(token); });
+}
+
+Corpus own_corpus(const World& world, const Job& job, const std::vector<Document>& starts, int64_t documents) {
+  std::vector<std::vector<int32_t>> prompts = world.chat != nullptr ? questions(world.tokenizer, *world.chat, true)
+                                                                    : beginnings(starts, job.context, documents);
+  check(std::ssize(prompts) >= documents,
+        "own:{}: there are prompts for {} answers of the model itself; ask for no more{}", documents, prompts.size(),
+        world.chat != nullptr ? "" : ", or give more text beside it (--text)");
+  prompts.resize(static_cast<size_t>(documents));
+  OwnAnswerOptions how;
+  how.sampling = own_sampling(world, job.seed);
+  how.stop_ids = stop_ids_of(world.source, world.tokenizer);
+  how.context = job.context;
+  Corpus own;
+  Sha256 hash;
+  for (OwnAnswer& a : own_answers(world.make_runner, job.serving, prompts, how)) {
+    if (std::ssize(a.ids) - a.given < kShortestDocument) {
+      ++own.too_short;
+      continue;
+    }
+    const std::string name = fmt::format("own-{}", own.documents.size() + 1);
+    own.documents.push_back(document_of_ids(name, "own", std::move(a.ids), a.given));
+    hash.update(own.documents.back().sha256);
+  }
+  own.sha256 = hash.hex();
+  check(std::ssize(own.documents) >= kLeastOwnDocuments,
+        "own:{}: only {} of the model's own answers have {} tokens or more, and {} are needed; ask for more, or leave "
+        "`own` out",
+        documents, own.documents.size(), kShortestDocument, kLeastOwnDocuments);
+  return own;
+}
+
+std::string own_text(const Corpus& own, const Tokenizer& tokenizer) {
+  std::string lines;
+  for (const Document& d : own.documents) lines += ids_record(d.name, d.domain, d.ids, d.given, tokenizer) + "\n";
+  return lines;
+}
+
+std::vector<std::vector<int32_t>> answer_prompts(const Tokenizer& tokenizer, const ChatTemplate* chat,
+                                                 const TextSet& set, int64_t count) {
+  if (chat != nullptr) {
+    std::vector<std::vector<int32_t>> prompts = questions(tokenizer, *chat, false);
+    check(count <= std::ssize(prompts), "--answers {}: there are {} questions to be answered; ask for no more", count,
+          prompts.size());
+    prompts.resize(static_cast<size_t>(count));
+    return prompts;
+  }
+  std::map<std::string, std::vector<size_t>> of;
+  for (size_t i = 0; i < set.documents.size(); ++i) of[set.documents[i].domain].push_back(i);
+  std::vector<std::vector<int32_t>> prompts;
+  for (size_t round = 0; std::ssize(prompts) < count; ++round) {
+    const size_t before = prompts.size();
+    for (const auto& [domain, places] : of) {
+      if (round >= places.size() || std::ssize(prompts) == count) continue;
+      const std::vector<int32_t>& ids = set.texts[places[round]].ids;
+      prompts.emplace_back(ids.begin(), ids.begin() + std::min(kStart, std::ssize(ids)));
+    }
+    check(prompts.size() > before,
+          "--answers {}: the certificate has {} documents that answers can begin with; ask "
+          "for no more",
+          count, prompts.size());
+  }
+  return prompts;
+}
+
+}  // namespace fidelio
