@@ -115,7 +115,7 @@ std::string certificate(const CompressStory& s) {
           card(fmt::format("{:.2f}×", static_cast<double>(s.report.at("source_file_bytes").get<int64_t>()) /
                                           static_cast<double>(s.report.at("file_bytes").get<int64_t>())),
                "smaller") +
-          "</div>\n" + domains_picture(c, s.documents) + domains(c) + ladder_picture(c);
+          "</div>\n" + domains_picture(c, s.documents) + domains(c) + ladder_picture(c) + tails_picture(c);
   Table table{"Certificate",
               "Measured through the kernels that serve, on documents that the search has not seen; intervals are made "
               "by document. Every machine with these kernels makes the same bytes; others sum calibration in another "
@@ -395,7 +395,8 @@ std::string by_document(std::vector<DocumentFidelity> documents) {
 }  // namespace
 
 std::string certificate_html(const Certificate& certificate, bool kept, std::span<const DocumentFidelity> documents) {
-  return plain_words(certificate, kept) + domains_picture(certificate, documents) + domains(certificate);
+  return plain_words(certificate, kept) + domains_picture(certificate, documents) + domains(certificate) +
+         tails_picture(certificate);
 }
 
 std::string certify_page(const std::string& model, const std::string& verdict, const Certificate& certificate,

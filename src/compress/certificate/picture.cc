@@ -139,4 +139,19 @@ std::string ladder_picture(const Certificate& c) {
   return svg_chart(chart);
 }
 
+std::string tails_picture(const Certificate& c) {
+  if (c.tails.positions == 0) return "";
+  const auto series_of = [](const std::vector<TailBand>& bands, double shift) {
+    ChartSeries series{"mean KL", {}};
+    for (const TailBand& b : bands)
+      if (b.positions > 0) series.points.push_back({b.from + shift, b.kl});
+    return series;
+  };
+  Chart by_position{"KL by place in the window", "tokens before", "KL, nats a token", true, false, {}};
+  by_position.series = {series_of(c.tails.by_position, 0)};
+  Chart by_confidence{"KL by how sure the original is", "its largest probability, bands of .2", "KL, nats a token"};
+  by_confidence.series = {series_of(c.tails.by_confidence, 0.1)};
+  return svg_chart(by_position) + svg_chart(by_confidence);
+}
+
 }  // namespace fidelio

@@ -14,4 +14,8 @@ std::string domains_picture(const Certificate& certificate, std::span<const Docu
 // The plans that were tested on these documents, by size: each with its interval beside the target. "" for fewer than two.
 std::string ladder_picture(const Certificate& certificate);
 
+// Mean KL by how many tokens of the window precede, and by how sure the original was of its most probable token. "" where
+// no position was counted.
+std::string tails_picture(const Certificate& certificate);
+
 }  // namespace fidelio
