@@ -9,6 +9,7 @@
 #include "app/options/answer.h"
 #include "app/options/common.h"
 #include "app/options/sampling.h"
+#include "app/options/served.h"
 #include "core/foreign/foreign_text.h"
 #include "core/foreign/units.h"
 
@@ -289,6 +290,7 @@ void chat(const Chat& o) {
   check(model.chat.has_value(), "{} has no chat template ({}); `fidelio generate` continues bare text", o.run.model,
         chat_template_places(model.checkpoint.texts()));
   Messages input(o.no_history ? "" : state_file("chat-history"));
+  say_if_not_as_certified(model.checkpoint, runner_options(o.run), model.checkpoint.config().max_positions);
   Conversation conversation(o, model, input.catcher());
   if (terminal)
     fmt::print("{}, {}. /help lists the commands, Ctrl-C stops an answer, Ctrl-D ends.\n", folder_name(o.run.model),

@@ -1,6 +1,9 @@
 #include "app/options/served.h"
 
+#include <spdlog/spdlog.h>
+
 #include "app/options/answer.h"
+#include "compress/certificate/certificate.h"
 #include "text/tokenizer/token_bytes.h"
 
 namespace fidelio::app {
@@ -46,6 +49,7 @@ serve::Loaded load_served(const ServedOptions& o) {
   model->family = family_of(config.architecture).model_type;
   model->parameters = opened.checkpoint.parameters();
   model->bytes = opened.checkpoint.file_bytes();
+  say_if_not_as_certified(opened.checkpoint, options, model->context);
   EngineOptions how;
   how.reading = options.mode;
   how.max_sequences = o.max_sequences;
@@ -54,6 +58,34 @@ serve::Loaded load_served(const ServedOptions& o) {
   loaded.engine = std::make_unique<Engine>(*loaded.runner, std::move(how));
   loaded.model = std::move(model);
   return loaded;
+}
+
+std::string otherwise_than_certified(const RunAs& certified, const RunAs& run) {
+  const bool other_kernels = run.activations != certified.activations || run.kv != certified.kv,
+             longer = run.context > certified.context;
+  if (!other_kernels && !longer) return "";
+  std::string differs = other_kernels ? fmt::format("{}, {}", run.activations, run.kv) : "";
+  if (longer) differs += fmt::format("{}up to {} tokens", other_kernels ? " and " : "", run.context);
+  return fmt::format("certified for {}, {} and {} tokens; this is {}", certified.activations, certified.kv,
+                     certified.context, differs);
+}
+
+void say_if_not_as_certified(const Checkpoint& checkpoint, const RunnerOptions& options, int64_t context) {
+  const nlohmann::json provenance = nlohmann::json::parse(checkpoint.provenance());
+  if (!provenance.is_object() || !provenance.contains("certificate")) return;
+  RunAs certified;
+  try {
+    const Certificate c = read_certificate(checkpoint);
+    certified = {c.activations, c.kv, c.context};
+  } catch (const Error&) {  // `inspect` and `certify` say what is wrong with a certificate
+    return;
+  }
+  const RunAs run{std::string(name_of(options.mode)), std::string(name_of(options.kv)), context};
+  const std::string words = otherwise_than_certified(certified, run);
+  if (words.empty()) return;
+  const bool other_kernels = run.activations != certified.activations || run.kv != certified.kv;
+  spdlog::log(other_kernels ? spdlog::level::warn : spdlog::level::info, "{}: {}", folder_name(checkpoint.folder()),
+              words);
 }
 
 }  // namespace fidelio::app

@@ -10,6 +10,7 @@
 #include "app/options/answer.h"
 #include "app/options/common.h"
 #include "app/options/sampling.h"
+#include "app/options/served.h"
 
 namespace fidelio::app {
 namespace {
@@ -52,6 +53,7 @@ void generate_once(Generate o, bool given) {
 
   options.cache_tokens =
       std::min<int64_t>(context, static_cast<int64_t>(prompt.size()) + std::min<int64_t>(context, o.max_tokens));
+  say_if_not_as_certified(model.checkpoint, options, options.cache_tokens);
   options.high_bits = high_bits_of({&o.draft.draft, 1}, o.run, model.checkpoint.config().v);
   const auto runner = make_runner(o.run, model.checkpoint, options);
   const Draft draft = open_draft(o.draft, *runner, o.run);
