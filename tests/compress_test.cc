@@ -231,6 +231,81 @@ TEST(Compress, SamplesOfTheModelItselfAreADomain) {
   EXPECT_NEAR(accepted, served["draft"]["expected_acceptance"], 4 * std::sqrt(accepted * (1 - accepted) / judged));
 }
 
+// The model's own answers are a domain: they stand beside the weights, so that they are measured again as they were, and a
+// text that is not what was certified is found. Whole answers are counted, and figures as the model is to be sampled.
+TEST(Compress, OwnAnswersAreCertifiedAndMeasuredAgain) {
+  const Desk folder;
+  const std::string model = "'" + source_path("models/quill-1m") + "'";
+  const json made =
+      json::parse(run(folder, "fidelio compress " + kFew + "--text own:12 --answers 4 --bits 5.5 --json - -o out")
+                      .out)["certificate"];
+  std::map<std::string, json> domains;
+  for (const json& d : made["domains"]) domains[d["domain"]] = d;
+  EXPECT_EQ(domains.size(), 2u);
+  EXPECT_TRUE(domains.contains("own"));
+  EXPECT_EQ(made["texts"][1]["name"], "own:12");
+  EXPECT_EQ(made["answers"]["prompts"], 4);
+  EXPECT_EQ(made["sampled"]["temperature"], 0.6);
+  EXPECT_EQ(made["tails"]["positions"], made["tokens"]);
+  const json again =
+      json::parse(run(folder, "fidelio certify out --reference " + model + " --json - --card-block block.md").out);
+  EXPECT_TRUE(again["holds"]);
+  for (const char* figure : {"ear", "tails", "sampled", "answers", "domains"})
+    EXPECT_EQ(again["measured"][figure], made[figure]) << figure;
+  const std::string block = read_text_file(folder / "block.md");
+  EXPECT_THAT(block, HasSubstr("greedy answers of 200 tokens without a difference"));
+  EXPECT_THAT(block, HasSubstr("overlap at temperature 0.6, top-p 0.9"));
+  // What runs otherwise than it was certified says so in one line.
+  EXPECT_THAT(run(folder, "fidelio inspect out").out, HasSubstr("for activations a16, cache f16 and 128 tokens"));
+  EXPECT_EQ(run(folder, "fidelio generate out -p 'The package' -n 4").err, "");
+  const std::string other = run(folder, "fidelio generate out -p 'The package' -n 4 --activations a8 --kv i8").err;
+  EXPECT_THAT(other, HasSubstr("Warning: out: certified for a16, f16 and 128 tokens; this is a8, i8\n"));
+  const std::string longer = run(folder, "fidelio generate out -p 'The package' -n 200").err;
+  EXPECT_THAT(longer, HasSubstr("certified for a16, f16 and 128 tokens; this is up to 20"));
+  EXPECT_THAT(longer, testing::Not(HasSubstr("Warning")));
+  // An answer that was changed is no answer that was certified.
+  std::string lines = read_text_file(folder / "out/own-text.jsonl");
+  lines.replace(lines.find("\"ids\":[") + 7, 1, "[5,");
+  write_file_atomically(folder / "out/own-text.jsonl", lines);
+  const CommandResult changed = run_command(folder.path(), "fidelio certify out --reference " + model);
+  EXPECT_NE(changed.code, 0);
+}
+
+// Conversations with calls are of two domains, and words for texts that a model has no use for are refused before any work.
+TEST(Compress, ToolsAreTwoDomainsWhereTheTemplateTakesThem) {
+  const Desk folder;
+  const std::string model = folder / "takes-tools";
+  copy_model(source_path("models/quill-1m"), model);
+  write_file_atomically(
+      model + "/chat_template.jinja",
+      "{% for t in tools %}{{ t.function.name }}\n{% endfor %}{% for m in messages %}{{ m.role }}: {{ "
+      "m.content }}{% for c in m.tool_calls %}{{ c.function.name }} {{ c.function.arguments | tojson "
+      "}}{% endfor %}\n{% endfor %}");
+  const std::string few =
+      "--calibration-tokens 2048 --search-tokens 512 --context 512 --formats int6g64zs8,int8g64zs8 --bits 7.5 ";
+  const json made =
+      json::parse(run(folder, "fidelio compress '" + model + "' " + few +
+                                  "--text short.txt --text tools --certificate-windows 60 --json - -o out")
+                      .out)["certificate"];
+  std::map<std::string, int64_t> tokens;
+  for (const json& d : made["domains"]) tokens[d["domain"]] = d["tokens"];
+  EXPECT_EQ(tokens.size(), 3u);
+  EXPECT_GT(tokens["tools/arguments"], 100);
+  EXPECT_GT(tokens["tools"], tokens["tools/arguments"]);
+  EXPECT_EQ(tokens["text"] + tokens["tools"] + tokens["tools/arguments"], made["tokens"]);
+  EXPECT_TRUE(json::parse(run(folder, "fidelio certify out --reference '" + model + "' --json -").out)["holds"]);
+  for (const auto& [options, message] :
+       std::map<std::string, std::string>{{"--text tools", "has no chat template"},
+                                          {"--text own:3", "expected own:N"},
+                                          {"--text own:900", "there are prompts for"},
+                                          {"--calibration own", "--calibration-samples N"},
+                                          {"--answers 900", "ask for no more"}}) {
+    const CommandResult refused = run_command(folder.path(), "fidelio compress " + kFew + "--bits 5 -o no " + options);
+    EXPECT_NE(refused.code, 0) << options;
+    EXPECT_THAT(refused.err, HasSubstr(message)) << options;
+  }
+}
+
 // The whole way with 8-bit activations: they cost more than 16-bit ones in every uniform plan, so the plan for the same
 // target is larger, and the file says what it was measured with.
 TEST(Compress, EightBitActivationsAreInTheTableThePlanAndTheCertificate) {

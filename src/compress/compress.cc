@@ -187,6 +187,7 @@ Finished finish(Desk& desk, const Measured& measured, const Found& found, const 
                        *desk.served, desk.source.sha256(), desk.job.texts);
   certificate.sets = sets_used(desk);
   certificate.tasks = found.tasks;
+  if (desk.job.answers > 0) certificate.answers = desk.measure_answers();
   write_checkpoint(
       out, desk.source, desk.quantised_formats(measured.table, found.plan),
       [&](LinearId id) { return built.weights.at(id); }, provenance_of(desk, measured, found, built, certificate));

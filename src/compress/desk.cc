@@ -137,6 +137,12 @@ FidelityReport Desk::measure(const TextSet& on, KeptStreams* kept, bool as_sampl
 FidelityReport Desk::measure_adjustment() { return measure(adjustment, &adjustment_streams_); }
 FidelityReport Desk::measure_certificate() { return measure(certificate, &certificate_streams_, true); }
 
+WholeAnswers Desk::measure_answers() {
+  return fidelio::measure_answers(*reference, *served,
+                                  answer_prompts(world.tokenizer, world.chat, certificate, job.answers),
+                                  {.candidate_mode = job.served(), .stop_ids = stop_ids_of(source, world.tokenizer)});
+}
+
 // A text counts as the tokens it has become.
 std::map<std::string, std::string> Desk::candidates_job() const {
   std::vector<std::string> formats;
@@ -263,6 +269,8 @@ void Desk::read_texts() {
   adjustment = text_set(std::move(texts.first), job.context,
                         std::clamp(job.certificate_windows, kLeastAdjustmentWindows, kAdjustmentWindows));
   certificate = text_set(std::move(texts.second), job.context, job.certificate_windows);
+  if (job.answers > 0)
+    answer_prompts(world.tokenizer, world.chat, certificate, job.answers);  // refused before the work
   const ModelConfig& c = source.config();
   double fewest = std::numeric_limits<double>::infinity();  // tokens a column
   bool of_experts = false;
@@ -283,7 +291,7 @@ void Desk::read_texts() {
   if (const std::string few = few_documents_text(certificate); !few.empty()) note("Note: " + few);
 }
 
-// What the model writes itself is written here, before anything else of it is in memory.
+// The model's own answers are written here, before anything else of it is in memory.
 void Desk::add_own_answers(Corpus& fresh) {
   for (const std::string& text : job.texts) {
     const std::optional<int64_t> wanted = own_documents(text);

@@ -46,6 +46,7 @@ class Desk {
   void restore_served();
   // The served weights beside the reference's, on either set. The reference's own must be in place.
   FidelityReport measure_adjustment();
+  WholeAnswers measure_answers();        // as many as the job asks for
   FidelityReport measure_certificate();  // as generation_config.json recommends to sample, too
 
   // All that decides what the candidates are, and a stage of measurements with them (sensitivity/journal.h).

@@ -90,6 +90,7 @@ struct Job {
   uint64_t seed = 0;
   RunnerOptions serving;  // activations, cache, threads, GPU as the model will be served with
   bool on_gpu = false;
+  int64_t answers = 0;           // greedy answers that the certificate compares; 0: none
   int64_t answering_tokens = 0;  // room for the questions answered side by side; 0: none are asked
   bool tune = false;             // plans are tuned before they are measured (plan_tuner.h)
   int64_t tune_steps = -1, tune_windows = 0, tune_tokens = 524288, tune_samples = -1;  // -1, 0: as the device allows

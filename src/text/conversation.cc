@@ -112,7 +112,7 @@ std::string render_wire_record(const ChatTemplate& chat, const Json& record) {
 
 namespace {
 
-// Where `text` differs from `other`: what is alike at the beginning and, of the rest, at the end is left out.
+// Returns the part of `text` that differs from `other`, without what is alike at the beginning and, of the rest, at the end.
 ByteSpan difference_of(const std::string& text, const std::string& other) {
   const size_t shorter = std::min(text.size(), other.size());
   size_t begin = 0, behind = 0;

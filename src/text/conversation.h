@@ -36,7 +36,7 @@ std::string render_wire_record(const ChatTemplate& chat, const nlohmann::ordered
 struct ByteSpan {
   size_t begin, end;
 };
-// Where in `rendered`, such a record's text, the arguments of its calls stand, without what every call's have at both ends:
+// Finds the arguments of a record's calls in `rendered`, its text, without what the arguments of all calls have at both ends:
 // what changes where they are empty. In order and disjoint; without those that the template does not write, or not empty.
 std::vector<ByteSpan> spans_of_arguments(const ChatTemplate& chat, const nlohmann::ordered_json& record,
                                          const std::string& rendered);

@@ -9,21 +9,25 @@
 #include "app/options/common.h"
 #include "app/options/texts.h"
 #include "app/verbs/eval_draft.h"
+#include "compress/card/card_block.h"
 #include "compress/certificate/certify.h"
+#include "compress/inputs/own_text.h"
 #include "compress/page.h"
 #include "core/file.h"
 #include "core/foreign/foreign_text.h"
 #include "core/progress.h"
 #include "core/thread_pool.h"
 #include "runtime/texts/bundled.h"
+#include "runtime/texts/words.h"
 
 namespace fidelio::app {
 namespace {
 
 struct Certify {
   RunOptions run;
-  std::string reference, json, page, card;
+  std::string reference, json, page, card, card_block;
   std::vector<std::string> texts;
+  int64_t answers = -1;  // -1: as many as the certificate has
   DraftOptions draft;
 };
 
@@ -66,9 +70,13 @@ void add_draft_to(Certificate& certificate, const Certify& o, const TextModel& m
   certificate.draft = certified_draft(measure_draft("certify", o.run, model, texts, windows, options, {o.draft, 1}));
 }
 
+struct Measurements {
+  FidelityReport report;
+  std::optional<WholeAnswers> answers{};
+};
 // The model as it was certified, beside its reference.
-FidelityReport measure(const Certify& o, const TextModel& model, const Checkpoint& reference, const Certificate& claim,
-                       const std::vector<EvalText>& texts, std::unique_ptr<Runner>& served) {
+Measurements measure(const Certify& o, const TextModel& model, const Checkpoint& reference, const Certificate& claim,
+                     const TextSet& set, std::unique_ptr<Runner>& served) {
   RunnerOptions options = as_certified(o, claim);
   served = make_runner(o.run, model.checkpoint, options);
   options.kv = KvFormat::f32;
@@ -77,13 +85,22 @@ FidelityReport measure(const Certify& o, const TextModel& model, const Checkpoin
   CompareOptions compare;
   compare.windows.context = claim.context;
   compare.candidate_mode = options.mode;
+  compare.sampling = recommended_sampling(GenerationDefaults::load(reference.texts()));
   set_words_on_interrupt("Nothing is kept of a certificate half measured; the same command begins anew.");
   std::unique_ptr<Progress> progress;
   int64_t before = 0;
-  return compare_models(*exact, *served, texts, compare, pool, [&](int64_t done, int64_t total) {
+  Measurements found{compare_models(*exact, *served, set.texts, compare, pool, [&](int64_t done, int64_t total) {
     if (!progress) progress = std::make_unique<Progress>("certify", total);
     progress->advance(done - std::exchange(before, done));
-  });
+  })};
+  const int64_t answers = o.answers >= 0 ? o.answers : claim.answers ? claim.answers->prompts : 0;
+  if (answers > 0)
+    found.answers = measure_answers(
+        *exact, *served, answer_prompts(model.tokenizer, model.chat ? &*model.chat : nullptr, set, answers),
+        {.candidate_mode = options.mode,
+         .max_tokens = claim.answers ? claim.answers->max_tokens : AnswerOptions{}.max_tokens,
+         .stop_ids = model.stop_ids});
+  return found;
 }
 
 std::string ear_text(const Estimate& e) {
@@ -135,12 +152,13 @@ void write_page(const Certify& o, const std::string& verdict, const Certificate&
 
 // The model's card with this certificate in it.
 void write_card_of(const Certify& o, const TextModel& model, const Certificate& certificate, bool kept) {
-  if (o.card.empty()) return;
+  if (o.card.empty() && o.card_block.empty()) return;
   CardFacts facts = facts_of_run(model.checkpoint, model.checkpoint.texts());
   facts.certificate = certificate;
   facts.kept = kept;
   if (const std::string by = lower_case(model.checkpoint.quantised_by()); !by.empty()) facts.target = by;
-  write_file_atomically(o.card, model_card(facts));
+  if (!o.card.empty()) write_file_atomically(o.card, model_card(facts));
+  if (!o.card_block.empty()) write_file_atomically(o.card_block, card_block(facts));
 }
 
 // A second certificate, on documents of the user's own, as many as the stored one may have.
@@ -150,9 +168,10 @@ void certify_own_text(const Certify& o, const TextModel& model, const Checkpoint
   const int64_t repeated = remove_repeated(corpus);
   const TextSet set = text_set(units_of(corpus, claim.context, names_text(o.texts)), claim.context, kWindows);
   std::unique_ptr<Runner> served;
-  const FidelityReport report = measure(o, model, reference, claim, set.texts, served);
+  const auto [report, answers] = measure(o, model, reference, claim, set, served);
   Certificate own =
       make_certificate(claim.target, {report, set, claim.promise}, *served, claim.reference_sha256, o.texts);
+  own.answers = answers;
   served.reset();
   add_draft_to(own, o, model, claim, set);
   const bool met = own.met, lower = own.promised.ear.ci95.low < claim.promised.ear.ci95.low;
@@ -183,9 +202,10 @@ void certify_again(const Certify& o, const TextModel& model, const Checkpoint& r
                    const Corpus& corpus) {
   const TextSet set = set_of_places(corpus, claim.context, claim.places);
   std::unique_ptr<Runner> served;
-  const FidelityReport report = measure(o, model, reference, claim, set.texts, served);
+  const auto [report, answers] = measure(o, model, reference, claim, set, served);
   Certificate measured = make_certificate(claim.target, {report, set, claim.promise, claim.ladder, claim.floor},
                                           *served, claim.reference_sha256, o.texts.empty() ? claim.texts : o.texts);
+  measured.answers = answers;
   served.reset();
   add_draft_to(measured, o, model, claim, set);
   // Without a target (--bits, --bytes) the claim is the number itself.
@@ -215,10 +235,13 @@ void certify_again(const Certify& o, const TextModel& model, const Checkpoint& r
         o.run.model, otherwise);
 }
 
+// The model's own answers lie beside its weights.
+std::string own_text_of(const Certify& o) { return o.run.model + "/" + std::string(kOwnTextFile); }
+
 // Where the text of a certificate lies: where it says, or, if that is of another machine, with what comes with fidelio.
 std::vector<std::string> find_text(const Certify& o, const Certificate& claim) {
   std::vector<std::string> found;
-  for (const std::string& source : claim.texts) {
+  for (const std::string& source : without_words(claim.texts, TextUse::heldout, own_text_of(o))) {
     if (text_exists(parse_text_source(source).path)) {
       found.push_back(source);
       continue;
@@ -246,15 +269,18 @@ bool are_the_certificates(const Corpus& corpus, const Certificate& claim) {
 }
 
 void certify(const Certify& o) {
-  check_can_write({o.json, o.page, o.card});
+  check_can_write({o.json, o.page, o.card, o.card_block});
   check(o.card.empty() || !std::filesystem::exists(o.card),
         "--card {}: there is such a file, and it may be somebody's own; choose another name or remove it", o.card);
   const TextModel model = open_model(o.run.model);
   const Certificate claim = read_certificate(model.checkpoint);
   const Checkpoint reference = Checkpoint::open(o.reference);
   check_identity(o, model, reference, claim);
-  const Corpus corpus = read_corpus(o.texts.empty() ? find_text(o, claim) : o.texts, model.tokenizer,
-                                    model.chat ? &*model.chat : nullptr, claim.context);
+  const ChatTemplate* chat = model.chat ? &*model.chat : nullptr;
+  check_takes_words(o.texts, chat, o.run.model);
+  const std::vector<std::string> files =
+      o.texts.empty() ? find_text(o, claim) : without_words(o.texts, TextUse::heldout, own_text_of(o));
+  const Corpus corpus = read_corpus(files, model.tokenizer, chat, claim.context);
   const bool again = are_the_certificates(corpus, claim);
   check(again || !o.texts.empty(),
         "{} is not the text the certificate speaks of (documents are missing or changed): give that, wherever it lies "
@@ -273,17 +299,25 @@ void add_certify(CLI::App& app) {
       "  fidelio certify quill-99 --reference models/quill-26m --text my.txt");
   add_model(*verb, o->run);
   verb->add_option("--reference", o->reference, "The original model")->required()->check(model_folder());
-  verb->add_option("--text", o->texts,
-                   "Measure on a text of your own instead: DIR, FILE or JSONL, each with :domain or without; may be "
-                   "repeated. If "
-                   "the certificate's text has moved, give its new place; it is recognised by its SHA-256")
-      ->check(text_source());
+  verb->add_option(
+          "--text", o->texts,
+          "Measure on a text of your own instead: DIR, FILE or JSONL, each with :domain or without; may be "
+          "repeated. If "
+          "the certificate's text has moved, give its new place; it is recognised by its SHA-256. The word tools "
+          "is the calls of tools that come along, own the model's own answers that lie beside it")
+      ->check(text_source_or_word());
+  verb->add_option("--answers", o->answers,
+                   "Greedy answers that are compared with the original's, word for word (default: as many as the "
+                   "certificate has)")
+      ->check(zero_or_more());
   add_draft(*verb, o->draft);
   add_device(*verb, o->run);
   add_json(*verb, o->json);
   add_report(*verb, o->page);
   verb->add_option("--card", o->card,
                    "Write the model's card with what is measured to this Markdown file, which must not exist");
+  verb->add_option("--card-block", o->card_block,
+                   "Write a few lines with what is measured to this Markdown file, for a model card of your own");
   verb->callback([o] { certify(*o); });
 }
 

@@ -279,6 +279,11 @@ void add_texts(CLI::App& verb, CompressOptions* o) {
                   "What --ear and --kl are promised of. domain: every domain's mean; document: a new document of every "
                   "domain; all: the mean over all text");
   verb.add_option(
+          "--answers", o->job.answers,
+          "Greedy answers of 200 tokens that the certificate compares with the original's, word for word, as 24; "
+          "0: none")
+      ->check(zero_or_more());
+  verb.add_option(
           "--certificate-windows", o->job.certificate_windows,
           "The most windows of text that are certified on, and between 16 and 64 the most that plans are tried on")
       ->check(above_zero());
@@ -337,9 +342,10 @@ void add_compress(CLI::App& app) {
   verb->add_option("--kl", o->job.kl,
                    "KL divergence in nats a token to stay below, as the upper confidence bound on unseen text")
       ->check(above_zero());
-  verb->add_option("--top1", o->job.top1,
-                   "How often greedy decoding must pick the original's token, from 0 to 1, as the lower confidence bound "
-                   "on unseen text")
+  verb->add_option(
+          "--top1", o->job.top1,
+          "How often greedy decoding must pick the original's token, from 0 to 1, as the lower confidence bound "
+          "on unseen text")
       ->check(above_zero())
       ->check(from_to(0, 1));
   add_answers(*verb, o.get());

@@ -71,16 +71,30 @@ Figures figures_of(const PerplexityReport& r) {
           fmt::format("{} tokens in {} windows{}", r.tokens(), r.windows.size(), few_windows_text(r.windows.size()))};
 }
 
+// Rows of what is not a mean at temperature 1: the worst positions, and the model as its authors recommend to sample.
+void add_rows_beyond_means(const FidelityReport& r, Figures& figures) {
+  const Tails& t = r.tails;
+  figures.rows.push_back({"KL: median, 99%, 99.9%, largest",
+                          fmt::format("{:.6f}, {:.6f}, {:.6f}, {:.6f}", t.kl_p50, t.kl_p99, t.kl_p999, t.kl_largest)});
+  figures.rows.push_back({"EAR: lowest of any position", fmt::format("{:.5f}", t.ear_lowest)});
+  if (!r.options.sampling) return;
+  figures.rows.push_back({"EAR as it is to be sampled",
+                          fmt::format("{} ({})", with_ci(r.ear_sampled(), 5), sampling_text(*r.options.sampling))});
+  figures.rows.push_back({"KL at that temperature", with_ci(r.kl_sampled(), 6)});
+}
+
 Figures figures_of(const FidelityReport& r) {
-  return {{{"perplexity", with_ci(r.perplexity(), 4)},
-           {"perplexity of the reference", with_ci(r.reference_perplexity(), 4)},
-           {"KL, nats a token (full vocabulary)", with_ci(r.kl(), 6)},
-           {"EAR (full vocabulary)", with_ci(r.ear(), 5)},
-           {"EAR (top 10 renormalised)", with_ci(r.mean_of(&FidelitySums::ear_renormalised), 5)},
-           {"top-1 agreement", with_ci(r.mean_of(&FidelitySums::agreements), 5)},
-           {"margin at disagreement", with_ci(r.mean_over_disagreements(&FidelitySums::margin_p), 4)}},
-          fmt::format("{} tokens in {} windows; 95% confidence intervals by bootstrap over windows{}", r.positions(),
-                      r.windows.size(), few_windows_text(r.windows.size()))};
+  Figures figures{{{"perplexity", with_ci(r.perplexity(), 4)},
+                   {"perplexity of the reference", with_ci(r.reference_perplexity(), 4)},
+                   {"KL, nats a token (full vocabulary)", with_ci(r.kl(), 6)},
+                   {"EAR (full vocabulary)", with_ci(r.ear(), 5)},
+                   {"EAR (top 10 renormalised)", with_ci(r.mean_of(&FidelitySums::ear_renormalised), 5)},
+                   {"top-1 agreement", with_ci(r.mean_of(&FidelitySums::agreements), 5)},
+                   {"margin at disagreement", with_ci(r.mean_over_disagreements(&FidelitySums::margin_p), 4)}},
+                  fmt::format("{} tokens in {} windows; 95% confidence intervals by bootstrap over windows{}",
+                              r.positions(), r.windows.size(), few_windows_text(r.windows.size()))};
+  add_rows_beyond_means(r, figures);
+  return figures;
 }
 
 // `report`: of a comparison with a reference; null without one.
@@ -152,10 +166,15 @@ void eval(Eval o) {
         reference.config().v, o.run.model, config.v);
   const Activations reference_mode = parse_activations(o.reference_activations);
   const auto exact = make_runner(o.run, reference, measuring(o, reference_mode, longest));
-  const FidelityReport report = compare_models(
-      *exact, *candidate, texts,
-      {.windows = o.windows, .reference_mode = reference_mode, .candidate_mode = reading, .top_k = 10, .bootstrap = {}},
-      pool, advance);
+  const FidelityReport report =
+      compare_models(*exact, *candidate, texts,
+                     {.windows = o.windows,
+                      .reference_mode = reference_mode,
+                      .candidate_mode = reading,
+                      .top_k = 10,
+                      .sampling = recommended_sampling(GenerationDefaults::load(reference.texts())),
+                      .bootstrap = {}},
+                     pool, advance);
   progress.reset();
   const Figures figures = figures_of(report);
   if (!quiet(o.json)) {

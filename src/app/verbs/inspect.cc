@@ -175,6 +175,8 @@ void print_certificate(const Checkpoint& checkpoint, const nlohmann::json& repor
                percent(c.promised.ear.ci95.high), 100 * c.promised.confidence, asked);
     if (std::isfinite(c.all.top1.value))
       fmt::print("  with greedy decoding the same token as the original {} of the time\n", percent(c.all.top1.value));
+    fmt::print("  for activations {}, cache {} and {} tokens of context\n", foreign(c.activations), foreign(c.kv),
+               c.context);
     fmt::print("  on {} tokens of {} documents; measure it again: fidelio certify {} --reference ORIGINAL\n",
                c.all.tokens, c.all.documents, foreign(checkpoint.folder()));
   } catch (const Error& error) {

@@ -37,6 +37,10 @@ DomainFidelity read_domain(const json& from, const std::string& name) {
   d.top1 = estimate_at(from, "top1");
   d.document_ear = estimate_at(from.at("next_document"), "ear");
   d.document_kl = estimate_at(from.at("next_document"), "kl");
+  if (const auto sampled = from.find("sampled"); sampled != from.end() && !sampled->is_null()) {
+    d.ear_sampled = estimate_at(*sampled, "ear");
+    d.kl_sampled = estimate_at(*sampled, "kl");
+  }
   return d;
 }
 
@@ -138,7 +142,8 @@ Target read_target(const json& from) {
 }
 
 LadderStep read_step(const json& from) {
-  return {read<double>(from, "bits"), estimate_at(from, "ear"), estimate_at(from, "kl"), estimate_at(from, "top1"), read<bool>(from, "met")};
+  return {read<double>(from, "bits"), estimate_at(from, "ear"), estimate_at(from, "kl"), estimate_at(from, "top1"),
+          read<bool>(from, "met")};
 }
 
 // Every plan but the last was tested because the one before it held; the last may have failed.
@@ -180,6 +185,9 @@ Certificate read_all(const json& from) {
   c.tasks = read_optional(from, "tasks", read_tasks);
   c.draft = read_optional(from, "draft", certified_draft);
   for (const json& step : from.at("ladder")) c.ladder.push_back(read_step(step));
+  c.tails = tails_from_json(from.at("tails"));
+  c.sampling = read_optional(from, "sampled", sampling_from_json);
+  c.answers = read_optional(from, "answers", answers_from_json);
   c.reference_sha256 = read<std::string>(from, "reference_sha256");
   return c;
 }
@@ -207,9 +215,11 @@ json to_json(const Certificate& c) {
   for (const DomainFidelity& d : c.domains) domains.push_back(to_json(d));
   for (const std::string& text : c.texts) texts.push_back({{"name", text}});
   for (const LadderStep& s : c.ladder)
-    ladder.push_back({{"bits", s.bits}, {"ear", to_json(s.ear)}, {"kl", to_json(s.kl)}, {"top1", to_json(s.top1)}, {"met", s.met}});
+    ladder.push_back(
+        {{"bits", s.bits}, {"ear", to_json(s.ear)}, {"kl", to_json(s.kl)}, {"top1", to_json(s.top1)}, {"met", s.met}});
   json into = to_json(c.all);  // the figures of all text stand at the top
   into.erase("domain");
+  if (c.sampling) into["sampled"].update(sampling_json(*c.sampling));
   into.update({{"schema", Certificate::kSchema},
                {"target", wanted},
                {"promise", std::string(name_of(c.promise))},
@@ -234,6 +244,8 @@ json to_json(const Certificate& c) {
                {"floor", c.floor ? floor_json(*c.floor) : json()},
                {"draft", c.draft ? draft_json(*c.draft) : json()},
                {"ladder", ladder},
+               {"tails", to_json(c.tails)},
+               {"answers", c.answers ? to_json(*c.answers) : json()},
                {"bootstrap", {{"unit", "document"}, {"seed", 0}}},
                {"reference_sha256", c.reference_sha256}});
   if (c.sets) into["sets"] = sets_json(*c.sets);

@@ -8,14 +8,17 @@
 
 #include "alloc/search.h"
 #include "eval/fidelity/domains.h"
+#include "eval/fidelity/tails.h"
+#include "eval/studies/answers.h"
+#include "eval/studies/at_sampling.h"
 #include "io/checkpoint.h"
 
 namespace fidelio {
 
 // The figures that are compared with the target.
 struct PromisedFigures {
-  std::string domain;     // the one with the lowest lower end of EAR; "all" where all text together was promised
-  double confidence = 0;  // of both ends of the intervals together
+  std::string domain;      // the one with the lowest lower end of EAR; "all" where all text together was promised
+  double confidence = 0;   // of both ends of the intervals together
   Estimate ear, kl, top1;  // top1: greedy agreement, NaN where a new document was promised
 };
 
@@ -67,7 +70,7 @@ struct CertifiedTasks {
 // its own test, so the whole procedure errs as rarely as one test does (fixed-sequence testing: Maurer, Hothorn and
 // Lehmacher 1995).
 struct LadderStep {
-  double bits = 0;   // a weight, of the plan
+  double bits = 0;         // a weight, of the plan
   Estimate ear, kl, top1;  // what was compared with the target
   bool met = false;
 };
@@ -104,6 +107,9 @@ struct Certificate {
   std::optional<CertifiedTasks> tasks;
   std::optional<CertifiedDraft> draft;
   std::vector<LadderStep> ladder;  // plans that were tested on these documents; empty where no target was asked for
+  Tails tails;                     // by position, over all text; none of an earlier fidelio's
+  std::optional<SamplingOptions> sampling;  // by which `all` and `domains` have their figures as sampled
+  std::optional<WholeAnswers> answers;      // none: not asked for (--answers)
   std::string reference_sha256;
 };
 

@@ -29,6 +29,8 @@ DomainFidelity domain_with(const std::string& name, double ear) {
   d.top1 = {0.975, {0.973, 0.977}};
   d.document_ear = {ear, {ear - 0.01, ear + 0.01}};
   d.document_kl = {0.002, {0.001, 0.004}};
+  d.ear_sampled = Estimate{ear - 0.003, {ear - 0.004, ear - 0.002}};
+  d.kl_sampled = Estimate{0.003, {0.0025, 0.0035}};
   return d;
 }
 
@@ -72,6 +74,14 @@ Certificate full_certificate() {
   t.confidence = 0.975;
   t.plans_checked = 2;
   c.tasks = t;
+  c.sampling = SamplingOptions{};
+  c.sampling->temperature = 0.6;
+  c.sampling->top_k = 20;
+  c.sampling->top_p = 0.9;
+  c.sampling->min_p = 0.01;
+  c.tails = {
+      40'000, 0.001, 0.004, 0.009, 0.02, 0.03, 0.87, {{0.8, 40'000, 0.002, 0.983}}, {{256, 40'000, 0.0021, 0.982}}};
+  c.answers = WholeAnswers{200, 3, 2, 500, 490, {-1, 17, -1}, "a45"};
   c.draft = {"4:a8", 0.3, 0.7, 1000, 900, 0.9, 0.91, {0.92, {0.91, 0.93}}};
   c.ladder = {{6.5, {0.985, {0.984, 0.986}}, {0.001, {0.0008, 0.0012}}, {0.979, {0.977, 0.981}}, true},
               {6.3, {0.9815, {0.9805, 0.9825}}, {0.002, {0.0015, 0.0025}}, {0.975, {0.973, 0.977}}, true},
@@ -97,6 +107,11 @@ TEST(CertificateType, IsReadAsItWasWritten) {
   bare.floor.reset();
   bare.tasks.reset();
   bare.draft.reset();
+  bare.sampling.reset();
+  bare.all.ear_sampled.reset();
+  bare.all.kl_sampled.reset();
+  bare.answers.reset();
+  bare.tails = {};
   bare.target = {};
   bare.wider = std::numeric_limits<double>::infinity();
   bare.all.ear.ci95 = {};
@@ -118,7 +133,8 @@ TEST(CertificateType, RefusesWhatIsDamagedOrOfAnotherSchema) {
     json without = whole, wrong = whole;
     without.erase(key);
     wrong[key] = json::array({json::object()});
-    const bool optional = key == "sets" || key == "tasks" || key == "floor" || key == "draft";
+    const bool optional =
+        key == "sets" || key == "tasks" || key == "floor" || key == "draft" || key == "sampled" || key == "answers";
     const bool ignored = key == "bootstrap";  // it says how intervals were made, and is not read
     if (ignored) continue;
     EXPECT_THAT(message_of(wrong), HasSubstr("MODEL")) << key;
@@ -145,6 +161,8 @@ TEST(CertificateType, EveryBetterFigureIsNotBorneOut) {
       {"EAR", [](Certificate& c) { c.all.ear.value += 0.002; }},
       {"EAR", [](Certificate& c) { c.all.ear.ci95.low += 0.002; }},
       {"KL", [](Certificate& c) { c.all.kl.value -= 0.001; }},
+      {"EAR as sampled", [](Certificate& c) { c.all.ear_sampled->value += 0.002; }},
+      {"99.9% of positions", [](Certificate& c) { c.tails.kl_p999 = 0.005; }},
       {"top1", [](Certificate& c) { c.all.top1.value += 0.01; }},
       {"perplexity ratio",
        [](Certificate& c) {

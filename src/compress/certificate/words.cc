@@ -4,6 +4,7 @@
 
 #include <cmath>
 
+#include "compress/certificate/beyond.h"
 #include "compress/certificate/judge.h"
 
 namespace fidelio {
@@ -48,11 +49,11 @@ std::string measured_words(const Certificate& c) {
 }
 
 PlainWords not_kept_words(const Certificate& c) {
-  const std::string claimed = c.target.ear  ? fmt::format("at least {}% overlap", of_100(*c.target.ear))
-                              : c.target.kl ? fmt::format("KL of at most {:g} nats a token", *c.target.kl)
-                              : c.target.top1
-                                  ? fmt::format("the same greedy token at least {}% of the time", of_100(*c.target.top1))
-                                            : std::string("the figures that the file holds");
+  const std::string claimed =
+      c.target.ear    ? fmt::format("at least {}% overlap", of_100(*c.target.ear))
+      : c.target.kl   ? fmt::format("KL of at most {:g} nats a token", *c.target.kl)
+      : c.target.top1 ? fmt::format("the same greedy token at least {}% of the time", of_100(*c.target.top1))
+                      : std::string("the figures that the file holds");
   const std::string found =
       c.target.top1 && !c.target.ear && !c.target.kl
           ? fmt::format("{}% (lower end {}%)", of_100(c.promised.top1.value), least_of_100(c.promised.top1))
@@ -75,10 +76,11 @@ PlainWords promised_words(const Certificate& c, bool kept) {
     return {"Promised", fmt::format("KL of at most {:g} nats a token, {}; measured: KL {:.6f}, {}.", *c.target.kl,
                                     where_words(c), c.promised.kl.value, measured_words(c))};
   if (c.target.top1)
-    return {"Promised",
-            fmt::format("with greedy decoding this model and the original pick the same token at least {}% of the time, "
-                        "{}; measured: {}, {}.",
-                        of_100(*c.target.top1), where_words(c), of_100(c.promised.top1.value) + "%", measured_words(c))};
+    return {
+        "Promised",
+        fmt::format("with greedy decoding this model and the original pick the same token at least {}% of the time, "
+                    "{}; measured: {}, {}.",
+                    of_100(*c.target.top1), where_words(c), of_100(c.promised.top1.value) + "%", measured_words(c))};
   return {"Measured",
           fmt::format("no overlap was asked for; what was found {}: {}.", where_words(c), measured_words(c))};
 }
@@ -126,6 +128,7 @@ std::vector<PlainWords> in_plain_words(const Certificate& c, bool kept) {
                                    "chosen with any of it.",
                                    listed(kinds), c.context)});
   words.push_back({"How sure", sure_words(c)});
+  for (PlainWords& beyond : words_beyond_means(c)) words.push_back(std::move(beyond));
   if (c.draft)
     words.push_back(
         {"With a draft",

@@ -51,6 +51,10 @@ SamplingOptions own_sampling(const World& world, uint64_t seed) {
 
 }  // namespace
 
+std::vector<int32_t> stop_ids_of(const Checkpoint& model, const Tokenizer& tokenizer) {
+  return stop_token_ids(model.texts(), [&](std::string_view token) { return tokenizer.id_of(token); });
+}
+
 Corpus own_corpus(const World& world, const Job& job, const std::vector<Document>& starts, int64_t documents) {
   std::vector<std::vector<int32_t>> prompts = world.chat != nullptr ? questions(world.tokenizer, *world.chat, true)
                                                                     : beginnings(starts, job.context, documents);
@@ -60,8 +64,7 @@ Corpus own_corpus(const World& world, const Job& job, const std::vector<Document
   prompts.resize(static_cast<size_t>(documents));
   OwnAnswerOptions how;
   how.sampling = own_sampling(world, job.seed);
-  how.stop_ids =
-      stop_token_ids(world.source.texts(), [&](std::string_view token) { return world.tokenizer.id_of(token); });
+  how.stop_ids = stop_ids_of(world.source, world.tokenizer);
   how.context = job.context;
   Corpus own;
   Sha256 hash;

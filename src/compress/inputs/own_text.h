@@ -1,4 +1,4 @@
-// What a model is asked where its own answers count: the domain `own` of a certificate, and whole answers.
+// The questions that a model is asked where its own answers count: in the domain `own` of a certificate, and as whole answers.
 //
 // A model with a chat template is asked the questions that come with fidelio (models/data/chat.txt); the first of them are
 // for `own`, the others for whole answers, so that no answer is in both. Any other model goes on from where documents
@@ -19,6 +19,9 @@ namespace fidelio {
 Corpus own_corpus(const World& world, const Job& job, const std::vector<Document>& starts, int64_t documents);
 // The file that a checkpoint has of them, a line each (runtime/texts/words.h).
 std::string own_text(const Corpus& own, const Tokenizer& tokenizer);
+
+// The tokens that end an answer of a model.
+std::vector<int32_t> stop_ids_of(const Checkpoint& model, const Tokenizer& tokenizer);
 
 // Prompts of whole answers: questions, else the beginnings of the set's documents, of every domain in turn.
 std::vector<std::vector<int32_t>> answer_prompts(const Tokenizer& tokenizer, const ChatTemplate* chat,

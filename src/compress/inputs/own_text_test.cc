@@ -1,4 +1,4 @@
-// What a certificate says of parts of documents, and of text that the model writes itself.
+// Parts of documents, and text that the model writes itself, as sets of documents hold them.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -63,7 +63,7 @@ TEST(Sets, ArgumentsOfCallsAreADomainOfTheirOwn) {
   EXPECT_EQ(domains[1].tokens, 8);
   EXPECT_NEAR(domains[1].kl.value, 0.08 * (1 + 3) / 8, 1e-12);
   EXPECT_NEAR(domains[0].kl.value, (0.19 * 10 - 0.08 * 4) / 68, 1e-12);
-  // Of all text together a document is one draw, whatever parts it has.
+  // Over all text together a document is one draw, whatever parts it has.
   const DomainFidelity all = as_one(documents);
   EXPECT_EQ(all.documents, 4);
   EXPECT_EQ(all.windows, 4);

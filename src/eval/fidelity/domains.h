@@ -39,8 +39,8 @@ struct DomainFidelity {
 using DocumentCounts = std::map<std::string, int64_t>;
 std::vector<DomainFidelity> by_domain(std::span<const DocumentFidelity> documents, double confidence = 0.95,
                                       const DocumentCounts& others = {});
-// Of all of them as one kind of text, named "all". A part of the document before it (of the same name, its domain's with
-// "/..." behind) is joined to that.
+// Takes all of them as one kind of text, named "all". A part of the document before it (of the same name, its domain's
+// with "/..." behind) is joined to that.
 DomainFidelity as_one(std::span<const DocumentFidelity> documents, double confidence = 0.95,
                       const DocumentCounts& others = {});
 

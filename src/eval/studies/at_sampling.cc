@@ -24,6 +24,21 @@ nlohmann::json sampling_json(const SamplingOptions& s) {
   return {{"temperature", s.temperature}, {"top_k", s.top_k}, {"top_p", s.top_p}, {"min_p", s.min_p}};
 }
 
+SamplingOptions sampling_from_json(const nlohmann::json& json) {
+  SamplingOptions s;
+  s.temperature = json.at("temperature").get<double>();
+  s.top_k = json.at("top_k").get<int64_t>();
+  s.top_p = json.at("top_p").get<double>();
+  s.min_p = json.at("min_p").get<double>();
+  return s;
+}
+
+std::string sampling_text(const SamplingOptions& s) {
+  return fmt::format("temperature {:g}{}{}{}", s.temperature, s.top_k > 0 ? fmt::format(", top-k {}", s.top_k) : "",
+                     s.top_p < 1 ? fmt::format(", top-p {:g}", s.top_p) : "",
+                     s.min_p > 0 ? fmt::format(", min-p {:g}", s.min_p) : "");
+}
+
 SampledRows::SampledRows(const SamplingOptions& sampling)
     : filters_(sampling.top_k > 0 || sampling.top_p < 1 || sampling.min_p > 0) {
   check(sampling.temperature > 0, "fidelity as sampled needs a temperature above 0, not {}", sampling.temperature);

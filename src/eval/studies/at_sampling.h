@@ -10,6 +10,7 @@
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <span>
+#include <string>
 
 #include "engine/sampler.h"
 #include "kernels/cpu/choice/choose.h"
@@ -22,6 +23,10 @@ namespace fidelio {
 std::optional<SamplingOptions> recommended_sampling(const GenerationDefaults& defaults);
 // {temperature, top_k, top_p, min_p}.
 nlohmann::json sampling_json(const SamplingOptions& sampling);
+SamplingOptions sampling_from_json(
+    const nlohmann::json& json);  // throws nlohmann::json::exception where one is missing
+// "temperature 0.6, top-p 0.9": without the filters that keep every token.
+std::string sampling_text(const SamplingOptions& sampling);
 
 // EAR of both rows' distributions after the filters. One object serves one thread.
 class SampledRows {

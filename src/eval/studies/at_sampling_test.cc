@@ -115,6 +115,9 @@ TEST(AtSampling, IsWhatGenerationConfigRecommends) {
   ASSERT_TRUE(all);
   EXPECT_EQ(sampling_json(*all),
             nlohmann::json({{"temperature", 0.6}, {"top_k", 20}, {"top_p", 0.95}, {"min_p", 0.0}}));
+  EXPECT_EQ(sampling_json(sampling_from_json(sampling_json(*all))), sampling_json(*all));
+  EXPECT_EQ(sampling_text(*all), "temperature 0.6, top-k 20, top-p 0.95");
+  EXPECT_EQ(sampling_text(*plain), "temperature 1");
   EXPECT_THROW(recommended_sampling(defaults_of({}, -1.0)), Error);
 }
 

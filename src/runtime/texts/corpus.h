@@ -23,7 +23,7 @@ struct Document {
   int64_t given = 0;               // so many of the first ids are a prompt, which is read and not scored
 };
 
-// What a model answered, as a line of a file of texts: the ids as they were sampled, behind those of the prompt.
+// Writes an answer of a model as a line of a file of texts: its ids as they were sampled, behind those of the prompt.
 std::string ids_record(const std::string& id, const std::string& domain, std::span<const int32_t> ids, int64_t given,
                        const Tokenizer& tokenizer);
 // The document that such a line is.

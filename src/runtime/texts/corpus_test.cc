@@ -62,7 +62,7 @@ TEST_F(CorpusTest, ConversationsThatAreWrongAreNamed) {
   }
 }
 
-// What a model answered comes back as it was sampled: the very ids, of which the prompt is not scored.
+// An answer of the model itself comes back as it was sampled: the very ids, of which the prompt is not scored.
 TEST_F(CorpusTest, AnswersOfTheModelItselfAreTheirIds) {
   std::vector<int32_t> ids = tokenizer_.encode("one two three four five six seven eight nine ten eleven twelve", false);
   while (ids.size() < 40) ids.push_back(static_cast<int32_t>(ids.size() % 7 + 20));

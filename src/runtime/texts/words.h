@@ -21,7 +21,7 @@ inline constexpr std::string_view kOwnTextFile = "own-text.jsonl";
 enum class TextUse : uint8_t { calibration, heldout };
 
 bool is_text_word(const std::string& argument);
-// Of "own" and "own:N" how many; nothing for all else. Throws Error for a number that is none, or out of range.
+// Returns how many answers "own" and "own:N" ask for; nothing for all else. Throws Error for a number that is none, or out of range.
 std::optional<int64_t> own_documents(const std::string& argument);
 // Every word as the path of what it stands for, all else as it is. `own_text`: where the model's own answers are.
 std::vector<std::string> without_words(std::vector<std::string> sources, TextUse use, const std::string& own_text);

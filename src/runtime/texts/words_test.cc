@@ -41,7 +41,7 @@ TEST(TextWords, ToolsNeedATemplateThatTakesThem) {
   EXPECT_THROW(check_takes_words({"tools"}, nullptr, "m"), Error);
 }
 
-// What a model is calibrated on must not stand in what it is certified on.
+// No conversation or template that a model is calibrated on may stand in the text that it is certified on.
 TEST(TextWords, ToolsOfBothSetsShareNoConversation) {
   const Tokenizer tokenizer = Tokenizer::load(FIDELIO_SOURCE_DIR "/models/quill-26m");
   const ChatTemplate chat(
