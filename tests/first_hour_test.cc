@@ -284,6 +284,21 @@ TEST(FirstHour, AChatSamplesAsTheModelRecommends) {
   EXPECT_THAT(set.substr(set.rfind("temperature ")), HasSubstr("top-k 7,"));
 }
 
+// Many models, and most that come from GGUF files, name their end and no more.
+TEST(FirstHour, AChatIsGreedyWhereTheModelRecommendsNothing) {
+  const TestFolder folder;
+  std::filesystem::copy(source_path("models/quill-26m"), folder.path() + "/silent");
+  const auto shown = [&](const std::string& recommends) {
+    std::filesystem::remove(folder.path() + "/silent/generation_config.json");
+    write_file_atomically(folder.path() + "/silent/generation_config.json", recommends);
+    return run(folder, "printf '/set\\n' | fidelio chat silent").out;
+  };
+  EXPECT_THAT(shown(R"({"eos_token_id": 2})"), HasSubstr("temperature 0,"));
+  EXPECT_THAT(shown(R"({"do_sample": true})"), HasSubstr("temperature 1,"));
+  EXPECT_THAT(shown(R"({"top_p": 0.9})"), HasSubstr("temperature 1,"));
+  EXPECT_THAT(shown(R"({"do_sample": false, "temperature": 0.5})"), HasSubstr("temperature 0,"));
+}
+
 TEST(FirstHour, AnAnswerCanBeGivenAgain) {
   const TestFolder folder;
   EXPECT_THAT(answers_to(folder, "/regen\n"), HasSubstr("There is no answer to give again."));

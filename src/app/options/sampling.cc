@@ -41,7 +41,10 @@ SamplingOptions sampling_of(const Sampling& s, const std::string& model) {
   const auto settle = [&](const char* name, auto& value, auto recommended) {
     if (!s.given.contains(name)) value = recommended;
   };
-  settle("temperature", o.temperature, defaults.do_sample == false ? 0 : defaults.temperature.value_or(1.0));
+  // A model that says nothing of sampling is greedy, as in transformers: at temperature 1 a small one writes nonsense.
+  const bool sampled =
+      defaults.do_sample.value_or(defaults.temperature || defaults.top_k || defaults.top_p || defaults.min_p);
+  settle("temperature", o.temperature, sampled ? defaults.temperature.value_or(1.0) : 0);
   settle("top-k", o.top_k, std::max<int64_t>(0, defaults.top_k.value_or(o.top_k)));
   settle("top-p", o.top_p, defaults.top_p.value_or(o.top_p));
   settle("min-p", o.min_p, defaults.min_p.value_or(o.min_p));
