@@ -11,6 +11,7 @@
 #include "core/hash.h"
 #include "runtime/texts/bundled.h"
 #include "text/conversation.h"
+#include "text/shingles.h"
 
 namespace fidelio {
 namespace {
@@ -24,10 +25,36 @@ bool is_domain(const std::string& text) {
   });
 }
 
+// What is said in a conversation, by whom it may be: the texts of its messages and the arguments of calls.
+std::string said_in(const json& messages) {
+  std::string text;
+  const auto add = [&](const json& object, const char* key) {
+    if (object.is_object() && object.contains(key) && object[key].is_string())
+      text += object[key].get_ref<const std::string&>() + "\n";
+  };
+  for (const json& message : messages) {
+    const std::string role = message.value("role", "");
+    if (role == "system" || role == "developer") continue;
+    add(message, "content");
+    if (message.contains("content") && message["content"].is_array())
+      for (const json& part : message["content"]) add(part, "text");
+    if (message.contains("tool_calls") && message["tool_calls"].is_array())
+      for (const json& call : message["tool_calls"])
+        if (call.is_object() && call.contains("function")) add(call["function"], "arguments");
+  }
+  return text;
+}
+
 class Reader {
  public:
-  Reader(const Tokenizer& tokenizer, const ChatTemplate* chat, int64_t context)
-      : tokenizer_(tokenizer), chat_(chat), context_(static_cast<size_t>(context)), lead_(tokenizer.leading_ids()) {
+  Reader(const Tokenizer& tokenizer, const ChatTemplate* chat, int64_t context, Shingles shingles,
+         int64_t most_shingles)
+      : tokenizer_(tokenizer),
+        chat_(chat),
+        context_(static_cast<size_t>(context)),
+        lead_(tokenizer.leading_ids()),
+        with_shingles_(shingles == Shingles::kept),
+        most_shingles_(most_shingles) {
     check(lead_.size() + 1 < context_, "a context of {} tokens has no room beside the {} that begin every text",
           context, lead_.size());
   }
@@ -110,7 +137,8 @@ class Reader {
         return;
       }
       const std::string text = render_wire_record(*chat_, record);
-      return add(text, domain, name, true, token_spans(text, spans_of_arguments(*chat_, record, text)));
+      return add(text, domain, name, true, token_spans(text, spans_of_arguments(*chat_, record, text)),
+                 said_in(record["messages"]));
     }
     if (record.is_object() && record.contains("ids")) return add_ids(record, domain, name);
     const bool has_text = record.is_object() && record.contains("text") && record["text"].is_string();
@@ -150,7 +178,7 @@ class Reader {
   }
 
   void add(std::string_view text, const std::string& domain, const std::string& name, bool conversation,
-           std::vector<TokenSpan> apart = {}) {
+           std::vector<TokenSpan> apart = {}, std::string_view said = {}) {
     std::vector<int32_t> ids = tokenizer_.encode(text, false);
     if (static_cast<int64_t>(ids.size()) < kShortestDocument) {
       ++corpus_.too_short;
@@ -171,12 +199,32 @@ class Reader {
       }
     }
     corpus_.documents.push_back(std::move(document));
+    if (with_shingles_) keep_shingles(shingles_of(conversation ? said : text));
+  }
+
+  // Where there are too many, every second one goes, by a bit of its hash, and from then on of all documents.
+  void keep_shingles(std::vector<uint64_t> shingles) {
+    uint64_t& mask = corpus_.shingle_mask;
+    const auto thin = [&](std::vector<uint64_t>& all) {
+      std::erase_if(all, [&](uint64_t hash) { return (hash & mask) != 0; });
+      all.shrink_to_fit();
+    };
+    if (mask != 0) thin(shingles);
+    shingles_ += std::ssize(shingles);
+    corpus_.documents.back().shingles = std::move(shingles);
+    while (shingles_ > most_shingles_) {
+      mask = 2 * mask + 1;
+      shingles_ = 0;
+      for (Document& d : corpus_.documents) thin(d.shingles), shingles_ += std::ssize(d.shingles);
+    }
   }
 
   const Tokenizer& tokenizer_;
   const ChatTemplate* chat_;
   size_t context_;
   std::vector<int32_t> lead_;
+  bool with_shingles_;
+  int64_t most_shingles_, shingles_ = 0;  // those that are kept
   Sha256 hash_;
   Corpus corpus_;
   int64_t no_text_ = 0;  // files
@@ -218,10 +266,10 @@ std::vector<std::string> Corpus::domains() const {
 }
 
 Corpus read_corpus(const std::vector<std::string>& sources, const Tokenizer& tokenizer, const ChatTemplate* chat,
-                   int64_t context) {
+                   int64_t context, Shingles shingles, int64_t most_shingles) {
   check(!sources.empty(), "no text file was given");
   check(context >= 2, "a context of {} tokens is too short, the least is 2", context);
-  Reader reader(tokenizer, chat, context);
+  Reader reader(tokenizer, chat, context, shingles, most_shingles);
   for (const std::string& source : sources) reader.read(parse_text_source(source));
   return reader.finish(sources);
 }

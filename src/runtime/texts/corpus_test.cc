@@ -11,6 +11,7 @@
 #include "core/file.h"
 #include "core/hash.h"
 #include "runtime/dataset.h"
+#include "text/shingles.h"
 
 namespace fidelio {
 namespace {
@@ -49,6 +50,36 @@ TEST_F(CorpusTest, ConversationsInTheWireFormAreRenderedAsAServerDoes) {
   const std::string path = ::testing::TempDir() + "/corpus_test_calibration.jsonl";
   write_file_atomically(path, record.dump() + "\n");
   EXPECT_EQ(read_dataset({path}, tokenizer_, &rendered, {512, 0}).sequences[0], corpus.documents[0].ids);
+  std::filesystem::remove(path);
+}
+
+// A conversation's shingles are of what is said: the same talk under another template or system prompt is a copy.
+TEST_F(CorpusTest, ShinglesOfAConversationAreOfWhatIsSaid) {
+  std::string said;
+  for (int i = 0; i < 40; ++i) said += "word" + std::to_string(i) + " ";
+  const auto talk = [&](const std::string& system) {
+    return Record{{"messages", {{{"role", "system"}, {"content", system}}, {{"role", "user"}, {"content", said}}}}};
+  };
+  const std::string path = ::testing::TempDir() + "/corpus_test_shingles.jsonl";
+  const auto shingles = [&](const Record& record, const std::string& chat_template, int64_t most) {
+    write_file_atomically(path, record.dump() + "\n");
+    const ChatTemplate chat(chat_template);
+    return read_corpus({path}, tokenizer_, &chat, 512, Shingles::kept, most);
+  };
+  const std::string plain = "{% for m in messages %}{{ m.content }}{% endfor %}";
+  const Corpus one = shingles(talk("Be brief."), plain, 1000);
+  EXPECT_EQ(one.documents[0].shingles, shingles_of(said));
+  EXPECT_EQ(shingles(talk("Be kind."), "{{ messages[0].content }}" + plain, 1000).documents[0].shingles,
+            one.documents[0].shingles);
+  EXPECT_EQ(shingles({{"text", said}}, plain, 1000).documents[0].shingles, one.documents[0].shingles);
+  EXPECT_EQ(one.shingle_mask, 0u);
+  // No more are kept than asked for, and those alone that the mask lets pass.
+  const Corpus few = shingles(talk(""), plain, 8);
+  EXPECT_LE(few.documents[0].shingles.size(), 8u);
+  EXPECT_GT(few.shingle_mask, 0u);
+  std::vector<uint64_t> passed = one.documents[0].shingles;
+  std::erase_if(passed, [&](uint64_t hash) { return (hash & few.shingle_mask) != 0; });
+  EXPECT_EQ(few.documents[0].shingles, passed);
   std::filesystem::remove(path);
 }
 
