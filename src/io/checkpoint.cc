@@ -17,8 +17,8 @@
 #include "core/hash.h"
 #include "io/checkpoint_write.h"
 #include "io/hf_config.h"
+#include "io/identity/weights_hash.h"
 #include "io/left_out.h"
-#include "io/weights_hash.h"
 
 namespace fidelio {
 namespace {
@@ -74,7 +74,8 @@ namespace {
 // What fidelio wrote beside the weights.
 struct Statement {
   std::map<LinearId, FormatSpec> formats;
-  std::string provenance = "{}", weights_sha256;
+  std::string provenance = "{}";
+  WrittenIdentity written;
 };
 
 // It stands in the files' metadata; of an export in config.json too, which other programs keep when they write the
@@ -104,9 +105,15 @@ Statement read_statement(const ModelSource& source) {
     }
   }
   if (meta.contains("provenance")) said.provenance = meta["provenance"].dump();
-  if (const auto hash = meta.find("weights_sha256"); hash != meta.end()) {
-    check(hash->is_string(), "{}: \"weights_sha256\" in the \"fidelio\" metadata is not a string", place);
-    said.weights_sha256 = hash->get<std::string>();
+  const auto text_of = [&](const json& of, const char* key) {
+    check(of.is_string(), "{}: \"{}\" in the \"fidelio\" metadata is not a string", place, key);
+    return of.get<std::string>();
+  };
+  if (meta.contains("weights_sha256")) said.written.weights_sha256 = text_of(meta["weights_sha256"], "weights_sha256");
+  if (meta.contains("tensors")) said.written.tensors = text_of(meta["tensors"], "tensors");
+  if (meta.contains("files")) {
+    check(meta["files"].is_object(), "{}: \"files\" in the \"fidelio\" metadata is not an object", place);
+    for (const auto& [name, hash] : meta["files"].items()) said.written.files[name] = text_of(hash, "files");
   }
   return said;
 }
@@ -122,7 +129,7 @@ Checkpoint Checkpoint::open(ModelSource source) {
   Statement said = read_statement(c.source_);
   std::map<LinearId, FormatSpec>& declared = said.formats;
   c.provenance_ = std::move(said.provenance);
-  c.written_weights_sha256_ = std::move(said.weights_sha256);
+  c.written_ = std::move(said.written);
   for (LinearId id : linears_of(c.config_)) {
     const auto found = declared.find(id);
     const auto foreign = c.source_.linears.find(id);
@@ -293,6 +300,13 @@ std::string Checkpoint::sha256() const {
   return hash.hex();
 }
 
+Hashes Checkpoint::tensor_hashes() const { return source_.tensors->tensor_hashes(); }
+
+Hashes Checkpoint::file_hashes() const {
+  Hashes keys = source_.tensors->key_hashes();
+  return keys.empty() ? deciding_files(texts()) : keys;
+}
+
 std::string Checkpoint::weights_sha256() const { return source_.tensors->weights_sha256(); }
 
 namespace {
@@ -400,18 +414,15 @@ void write_checkpoint(const std::string& folder, const Checkpoint& source,
 
   WeightsHash hash;
   for (const TensorToWrite& tensor : tensors) hash.add(tensor);
-  const json meta = {{"version", FIDELIO_VERSION},
-                     {"formats", format_names},
-                     {"provenance", provenance},
-                     {"weights_sha256", hash.hex()}};
-  write_sharded_safetensors(temporary.path(), tensors, kShardBytes, {{"fidelio", meta.dump()}});
-
   json config = text_config(source.texts());
   config["quantization_config"] = {{"quant_method", "fidelio"}, {"version", FIDELIO_VERSION}};
   if (c.rotated) config["quantization_config"]["rotation"] = "hadamard";
   if (c.kept_columns > 0) config["quantization_config"]["kept_columns"] = c.kept_columns;
   config.erase(kTransformersWeights);
   if (!format_names.empty() || c.rotated) config[kTransformersWeights] = kOnlyFidelio;
+  json meta = to_json(identity_of(hash, deciding_files(source.texts(), config)));
+  meta.update({{"version", FIDELIO_VERSION}, {"formats", format_names}, {"provenance", provenance}});
+  write_sharded_safetensors(temporary.path(), tensors, kShardBytes, {{"fidelio", meta.dump()}});
   write_file_atomically(temporary.path() + "/config.json", config.dump(2) + "\n");
   copy_companions(source.texts(), temporary.path());
   temporary.commit();

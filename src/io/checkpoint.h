@@ -4,7 +4,7 @@
 //
 // Metadata keys (all strings): "format" = "pt"; "fidelio" = JSON
 //   {"version", "formats": {"layers.0.q": "int4g128z", ...}, "provenance": {"source_sha256", "calibration_sha256",
-//    "method", "seed", ...}, "weights_sha256"}
+//    "method", "seed", ...}, "weights_sha256", "tensors", "files"}
 // Tensors of a compressed linear: "<Hugging Face module name>.plane0", ".plane1", ".scale", ".row_scale", ".zero",
 // ".codebook"; its bias keeps its Hugging Face name. docs/formats.md draws the bytes.
 #pragma once
@@ -20,6 +20,7 @@
 #include "arch/stops.h"
 #include "arch/weight_names.h"
 #include "formats/linear_weight.h"
+#include "io/identity/identity.h"
 #include "io/model_source.h"
 #include "io/model_weights.h"
 #include "io/safetensors.h"
@@ -49,10 +50,13 @@ class Checkpoint {
   int64_t file_bytes() const;                                    // of all safetensors files
   int64_t parameters() const;
   std::string sha256() const;  // of the safetensors files in name order
-  // What every tensor holds, whatever file it stands in (docs/formats.md): read now, and as it was when fidelio wrote
-  // the checkpoint ("" for any other). They differ if a byte has changed since.
+  // The identity of every tensor, whatever file it stands in, and of every file that decides an answer: read now, and as it was
+  // when fidelio wrote the checkpoint ("" for any other). They differ if a byte has changed since (io/identity/identity.h).
+  Hashes tensor_hashes() const;
+  Hashes file_hashes() const;
   std::string weights_sha256() const;
-  const std::string& written_weights_sha256() const { return written_weights_sha256_; }
+  const WrittenIdentity& written() const { return written_; }
+  const std::string& written_weights_sha256() const { return written_.weights_sha256; }
   // Who quantised it before ("GGUF", "gptq", ...; "" if nobody but us did), and a line for each thing that its files may
   // not let expect: what of them had to be decoded, where its context ends.
   const std::string& quantised_by() const { return source_.quantised_by; }
@@ -67,7 +71,8 @@ class Checkpoint {
   ModelSource source_;
   ModelConfig config_;
   std::map<LinearId, FormatSpec> formats_;
-  std::string provenance_ = "{}", written_weights_sha256_;
+  std::string provenance_ = "{}";
+  WrittenIdentity written_;
 };
 
 // Gives what a checkpoint's provenance says of the model it is made of: "source", the name of its folder or file

@@ -25,6 +25,12 @@ constexpr std::array<const char*, 9> kCompanions = {"tokenizer.json",
 
 }  // namespace
 
+std::vector<std::string> companion_names(const TextFiles& files) {
+  std::vector<std::string> names = chat_template_files(files);
+  names.insert(names.end(), kCompanions.begin(), kCompanions.end());
+  return names;
+}
+
 namespace {
 
 // The folder that a model's own links may point into: the model's, or in a Hugging Face cache, where snapshots are links
@@ -48,9 +54,7 @@ void check_own_file(const std::string& folder, const std::string& path) {
 }  // namespace
 
 void copy_companions(const TextFiles& from, const std::string& to) {
-  std::vector<std::string> names = chat_template_files(from);
-  names.insert(names.end(), kCompanions.begin(), kCompanions.end());
-  for (const std::string& name : names) {
+  for (const std::string& name : companion_names(from)) {
     const std::string path = from.path(name);
     if (std::filesystem::exists(path))
       check_own_file(from.name(), path);  // what a GGUF file says is no file of its own

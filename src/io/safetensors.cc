@@ -11,7 +11,7 @@
 #include "core/foreign/json.h"
 
 #include "io/unserved/unserved.h"
-#include "io/weights_hash.h"
+#include "io/identity/weights_hash.h"
 
 namespace fidelio {
 namespace {
@@ -284,14 +284,14 @@ int64_t Safetensors::file_bytes() const {
   return bytes;
 }
 
-std::string Safetensors::weights_sha256() const {
+Hashes Safetensors::tensor_hashes() const {
   WeightsHash hash;
   for (const std::string& name : names()) {
     const OwnedTensor tensor = get(name);
     hash.add(name, {tensor.view.data, static_cast<size_t>(tensor.view.bytes())});
     drop(tensor.view);
   }
-  return hash.hex();
+  return hash.tensors();
 }
 
 void Safetensors::drop(const Tensor& tensor) const {

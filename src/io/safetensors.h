@@ -42,7 +42,7 @@ class Safetensors : public TensorFiles {
   std::vector<std::string> files() const override;
   int64_t file_bytes() const override;
   void drop(const Tensor& tensor) const override;
-  std::string weights_sha256() const override;
+  Hashes tensor_hashes() const override;
 
  private:
   struct Contents;

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "core/tensor.h"
+#include "io/identity/identity.h"
 
 namespace fidelio {
 
@@ -22,8 +23,10 @@ class TensorFiles {
   virtual std::vector<std::string> files() const = 0;                      // paths, sorted
   virtual int64_t file_bytes() const = 0;                                  // of all files
   virtual void drop(const Tensor& tensor) const = 0;  // the pages of this view are not needed in memory any more
-  // SHA-256 of "NAME SHA256-OF-BYTES\n" of all stored tensors by name, which does not depend on their order or files.
-  virtual std::string weights_sha256() const = 0;
+  virtual Hashes tensor_hashes() const = 0;           // of all stored tensors; reads every byte of them
+  std::string weights_sha256() const { return sha256_of_weights(tensor_hashes()); }
+  // A GGUF file's keys stand in the place of text files, and decide answers as these do. Other files have none.
+  virtual Hashes key_hashes() const { return {}; }
 };
 
 }  // namespace fidelio

@@ -38,7 +38,7 @@ class Beside : public TensorFiles {
   std::vector<std::string> files() const override { return original_->files(); }
   int64_t file_bytes() const override { return original_->file_bytes(); }
   void drop(const Tensor&) const override {}
-  std::string weights_sha256() const override { return original_->weights_sha256(); }
+  Hashes tensor_hashes() const override { return original_->tensor_hashes(); }
 
  private:
   std::shared_ptr<const TensorFiles> original_;

@@ -9,7 +9,7 @@
 #include "core/foreign/json.h"
 #include "core/hash.h"
 #include "io/safetensors.h"
-#include "io/weights_hash.h"
+#include "io/identity/weights_hash.h"
 
 namespace fidelio {
 namespace {

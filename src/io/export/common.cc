@@ -9,7 +9,7 @@
 #include "formats/half_scales.h"
 #include "io/export/export.h"
 #include "io/hf_config.h"
-#include "io/weights_hash.h"
+#include "io/identity/weights_hash.h"
 
 namespace fidelio::exporting {
 
@@ -166,12 +166,13 @@ nlohmann::json config_json(const Checkpoint& source) {
 }
 
 nlohmann::json statement_of(const Checkpoint& source, std::string_view target, const std::vector<std::string>& notes,
-                            const std::string& weights_sha256) {
-  return {{"version", FIDELIO_VERSION},
-          {"export", target},
-          {"notes", notes},
-          {"provenance", nlohmann::json::parse(source.provenance())},
-          {"weights_sha256", weights_sha256}};
+                            const WrittenIdentity& identity) {
+  nlohmann::json statement = to_json(identity);
+  statement.update({{"version", FIDELIO_VERSION},
+                    {"export", target},
+                    {"notes", notes},
+                    {"provenance", nlohmann::json::parse(source.provenance())}});
+  return statement;
 }
 
 void write_folder(const Checkpoint& source, const std::string& folder, std::string_view target,
@@ -182,7 +183,8 @@ void write_folder(const Checkpoint& source, const std::string& folder, std::stri
   TemporaryFolder temporary(folder);
   WeightsHash hash;
   for (const TensorToWrite& tensor : tensors) hash.add(tensor);
-  const nlohmann::json statement = statement_of(source, target, notes, hash.hex());
+  const nlohmann::json statement =
+      statement_of(source, target, notes, identity_of(hash, deciding_files(source.texts(), config)));
   config["fidelio"] = statement;
   write_sharded_safetensors(temporary.path(), tensors, kShardBytes, {{"fidelio", statement.dump()}});
   write_file_atomically(temporary.path() + "/config.json", config.dump(2) + "\n");

@@ -46,9 +46,9 @@ void append_small_tensors(const Checkpoint& source, std::vector<TensorToWrite>& 
 
 nlohmann::json config_json(const Checkpoint& source);  // config.json without fidelio's quantization_config
 // What an export says about itself: where its weights come from (with the certificate, if there is one), what was
-// rounded, and the hash of what it holds (io/weights_hash.h).
+// rounded, and the hashes of what it holds.
 nlohmann::json statement_of(const Checkpoint& source, std::string_view target, const std::vector<std::string>& notes,
-                            const std::string& weights_sha256);
+                            const WrittenIdentity& identity);
 // The folder of a Hugging Face checkpoint, written at once: weights, config.json, companions, and these other files.
 // The statement stands in the metadata of the weights and, as "fidelio", in config.json.
 void write_folder(const Checkpoint& source, const std::string& folder, std::string_view target,

@@ -8,10 +8,11 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
+#include "core/hash.h"
 #include "io/export/common.h"
 #include "io/export/export.h"
 #include "io/gguf/names.h"
-#include "io/weights_hash.h"
+#include "io/identity/weights_hash.h"
 
 namespace fidelio {
 namespace exporting {
@@ -34,8 +35,19 @@ void append_string(std::string& bytes, std::string_view text) {
 
 void GgufKeys::begin(std::string_view key, uint32_t type) {
   append_string(bytes_, key);
+  types_.emplace_back(key, bytes_.size());
   append_u32(bytes_, type);
   ++count_;
+}
+Hashes GgufKeys::hashes() const {
+  Hashes hashes;
+  for (size_t i = 0; i < types_.size(); ++i) {
+    const auto& [key, begin] = types_[i];
+    // The next key follows a value: the length of its name and the name.
+    const size_t end = i + 1 == types_.size() ? bytes_.size() : types_[i + 1].second - types_[i + 1].first.size() - 8;
+    hashes[key] = sha256_hex(std::string_view(bytes_).substr(begin, end - begin));
+  }
+  return hashes;
 }
 void GgufKeys::put_u32(std::string_view key, uint32_t value) {
   begin(key, kU32);
@@ -388,12 +400,12 @@ std::vector<std::string> rounding_notes(const Checkpoint& source, bool exact) {
   return notes;
 }
 
-// The certificate stands by itself, as what a reader of the file looks for first.
+// The certificate stands by itself, as what a reader of the file looks for first. All other keys are there already.
 void put_statement(GgufKeys& keys, const Checkpoint& source, const std::vector<std::string>& notes,
                    const std::vector<GgufTensor>& tensors) {
   WeightsHash hash;
   for (const GgufTensor& t : tensors) hash.add({t.name, DType::u8, {}, t.produce});
-  nlohmann::json statement = statement_of(source, kGgufTarget, notes, hash.hex());
+  nlohmann::json statement = statement_of(source, kGgufTarget, notes, identity_of(hash, keys.hashes()));
   nlohmann::json& provenance = statement["provenance"];
   if (provenance.is_object() && provenance.contains("certificate")) {
     keys.put_string("fidelio.certificate", provenance["certificate"].dump());
@@ -433,8 +445,8 @@ std::vector<std::string> export_gguf(const Checkpoint& source, const std::string
   put_sampling(keys, source.texts());
   keys.put_u32("general.alignment", kAlignment);
   const std::vector<std::string> notes = rounding_notes(source, exact);
-  put_statement(keys, source, notes, tensors);
   put_tokenizer_of(source, keys);
+  put_statement(keys, source, notes, tensors);
   write_gguf(file, keys, tensors);
   return notes;
 }

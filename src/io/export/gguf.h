@@ -29,11 +29,13 @@ class GgufKeys {
 
   uint64_t count() const { return count_; }
   const std::string& bytes() const { return bytes_; }
+  Hashes hashes() const;  // of each key's type and value, as gguf::File::key_hashes() reads them
 
  private:
   void begin(std::string_view key, uint32_t type);
   uint64_t count_ = 0;
   std::string bytes_;
+  std::vector<std::pair<std::string, size_t>> types_;  // where the type of each key stands
 };
 
 void append_u32(std::string& bytes, uint32_t value);

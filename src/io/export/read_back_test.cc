@@ -70,6 +70,8 @@ TEST_F(ReadBackTest, CompressedTensorsAreTheSameWeights) {
   expect_formats(ours, read, {"layers.0.gate", "layers.0.up"});
   EXPECT_THAT(read.notes(), testing::ElementsAre(HasSubstr("2 linears are decoded to F32: their scales")));
   EXPECT_EQ(read.weights_sha256(), read.written_weights_sha256());
+  EXPECT_FALSE(read.written().files.empty());
+  EXPECT_EQ(changed_since_written(read).weights + changed_since_written(read).files, "");
 }
 
 TEST_F(ReadBackTest, GptqOfWordsIsTheSameWeights) {
@@ -108,6 +110,8 @@ TEST_F(ReadBackTest, ExactGgufIsTheSameModel) {
   EXPECT_EQ(to_string(read.format({0, Role::down})), "int8g32");
   EXPECT_THAT(read.notes(), IsEmpty());
   EXPECT_EQ(read.weights_sha256(), read.written_weights_sha256());
+  EXPECT_FALSE(read.written().files.empty());
+  EXPECT_EQ(changed_since_written(read).weights + changed_since_written(read).files, "");
 }
 
 // The template for tools goes with the model: into a checkpoint, an export of a folder, a GGUF file and a checkpoint of that.

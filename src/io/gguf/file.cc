@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "core/foreign/foreign_text.h"
+#include "core/hash.h"
 
 namespace fidelio::gguf {
 namespace {
@@ -116,6 +117,8 @@ void File::read_keys(Reader& reader, uint64_t count) {
   for (; count > 0; --count) {
     const std::string_view key = reader.text("a key");
     Value value;
+    const std::byte* stored = reader.take(0, "a value").data();
+    const size_t stored_at = reader.at();
     value.type = reader.number<uint32_t>("the type of a value");
     const std::string named = shown(key);
     if (value.type == kArray) {
@@ -143,6 +146,7 @@ void File::read_keys(Reader& reader, uint64_t count) {
             value.type);
       value.bytes = reader.take(fixed_size(value.type), "a value");
     }
+    value.stored = {stored, reader.at() - stored_at};
     check(keys_.emplace(std::string(key), value).second, "{}: has the key {} twice", reader.path(), named);
   }
 }
@@ -327,6 +331,17 @@ std::optional<std::vector<double>> File::numbers(std::string_view key) const {
     numbers.push_back(*number);
   }
   return numbers;
+}
+
+std::map<std::string, std::string> File::key_hashes() const {
+  std::map<std::string, std::string> hashes;
+  for (const auto& [key, value] : keys_) {
+    if (key.starts_with("fidelio.")) continue;
+    Sha256 hash;
+    hash.update(value.stored);
+    hashes[key] = hash.hex();
+  }
+  return hashes;
 }
 
 std::vector<std::string> File::keys_under(std::string_view prefix) const {

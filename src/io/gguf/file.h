@@ -72,12 +72,14 @@ class File {
   std::vector<std::string> keys_under(std::string_view prefix) const;
 
   const std::map<std::string, StoredMatrix, std::less<>>& tensors() const { return tensors_; }
+  // SHA-256 of each key's type and value as they stand in the file, but for the keys that fidelio writes about itself.
+  std::map<std::string, std::string> key_hashes() const;
 
  private:
   struct Value {
     uint32_t type = 0, element = 0;  // element and count: of an array
     uint64_t count = 0;
-    std::span<const std::byte> bytes;
+    std::span<const std::byte> bytes, stored;  // stored: from its type on
   };
   class Reader;
   const Value* find(std::string_view key) const { return keys_.contains(key) ? &keys_.find(key)->second : nullptr; }

@@ -13,7 +13,7 @@
 #include "io/gguf/sampling.h"
 #include "io/gguf/tokenizer.h"
 #include "io/hf_config.h"
-#include "io/weights_hash.h"
+#include "io/identity/weights_hash.h"
 
 namespace fidelio::gguf {
 namespace {
@@ -151,11 +151,12 @@ class Vectors : public TensorFiles {
   std::vector<std::string> files() const override { return {file_->path()}; }
   int64_t file_bytes() const override { return static_cast<int64_t>(file_->mapped()->bytes().size()); }
   void drop(const Tensor&) const override {}
-  std::string weights_sha256() const override {
+  Hashes tensor_hashes() const override {
     WeightsHash hash;
     for (const auto& [name, m] : file_->tensors()) hash.add(name, {m.data, static_cast<size_t>(m.bytes())});
-    return hash.hex();
+    return hash.tensors();
   }
+  Hashes key_hashes() const override { return file_->key_hashes(); }
 
  private:
   struct Vector {

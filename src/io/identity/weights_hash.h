@@ -1,10 +1,10 @@
-// SHA-256 of "NAME SHA256-OF-BYTES\n" of all tensors by name, which does not depend on their order or files.
+// The hash of a model's weights while they are written, tensor by tensor (io/identity/identity.h).
 #pragma once
-#include <map>
 #include <span>
 #include <string>
 
 #include "core/hash.h"
+#include "io/identity/identity.h"
 #include "io/safetensors.h"
 
 namespace fidelio {
@@ -21,14 +21,16 @@ class WeightsHash {
     tensor.produce([&](std::span<const std::byte> bytes) { hash.update(bytes); });
     tensors_[tensor.name] = hash.hex();
   }
-  std::string hex() const {
-    Sha256 all;
-    for (const auto& [name, hash] : tensors_) all.update(name + " " + hash + "\n");
-    return all.hex();
-  }
+  std::string hex() const { return sha256_of_weights(tensors_); }
+  const Hashes& tensors() const { return tensors_; }
 
  private:
-  std::map<std::string, std::string> tensors_;
+  Hashes tensors_;
 };
+
+// Returns what is noted of a checkpoint that is being written.
+inline WrittenIdentity identity_of(const WeightsHash& weights, Hashes files) {
+  return {weights.hex(), tensor_digits(weights.tensors()), std::move(files)};
+}
 
 }  // namespace fidelio
