@@ -4,6 +4,7 @@
 #include <cmath>
 #include <filesystem>
 
+#include "compress/certificate/seal.h"
 #include "compress/inputs/rules.h"
 #include "compress/page.h"
 #include "compress/rate/format_times.h"
@@ -81,7 +82,8 @@ CertifiedSets sets_used(const Desk& desk) {
   const auto of = [](const Dataset& data) {
     return SequencesUsed{static_cast<int64_t>(data.sequences.size()), data.tokens, sequences_sha256(data)};
   };
-  return {of(desk.calibration), of(desk.search), documents_used(desk.adjustment), documents_used(desk.certificate)};
+  return {of(desk.calibration), of(desk.search), documents_used(desk.adjustment), documents_used(desk.certificate),
+          desk.dealt};
 }
 
 // A certificate on the model's own answers can be measured again with these alone, so that they stay beside the weights.
@@ -170,7 +172,9 @@ nlohmann::json provenance_of(const Desk& desk, const Measured& measured, const F
                 {"for", std::string(name_of(desk.job.consumer))},
                 {"seed", desk.job.seed},
                 {"plan", to_json(table, found.plan)},
-                {"certificate", to_json(certificate)}});
+                {"used_texts", desk.uses.record()},
+                {"certificate", to_json(certificate)},
+                {"certificate_seal", seal_of(to_json(certificate))}});
   if (!built.tuned.is_null()) about["tuned"] = built.tuned;
   if (!found.rate.is_null()) about["rate"] = found.rate;
   return about;
@@ -186,6 +190,7 @@ Finished finish(Desk& desk, const Measured& measured, const Found& found, const 
       make_certificate(found.target, {found.certified, desk.certificate, desk.job.promise, found.ladder, desk.floor},
                        *desk.served, desk.source.sha256(), desk.job.texts);
   certificate.sets = sets_used(desk);
+  certificate.overlap = desk.uses.overlap();
   certificate.tasks = found.tasks;
   if (desk.job.answers > 0) certificate.answers = desk.measure_answers();
   write_checkpoint(

@@ -7,6 +7,7 @@
 #include <map>
 #include <set>
 
+#include "compress/certificate/dealt.h"
 #include "compress/inputs/own_text.h"
 #include "compress/self_samples.h"
 #include "core/hash.h"
@@ -22,6 +23,7 @@ constexpr int64_t kFloorWindows = 8;  // of every domain, to see what the kernel
 // Every plan that is tried runs through so many windows of all domains together. A certificate of fewer windows wants no
 // more text for trying than it has itself, down to what still shows how documents differ.
 constexpr int64_t kLeastAdjustmentWindows = 16, kAdjustmentWindows = 64;
+constexpr size_t kMostNamed = 2000;  // documents that were left out, in a certificate
 
 }  // namespace
 
@@ -91,23 +93,26 @@ std::map<LinearId, FormatSpec> Desk::quantised_formats(const SensitivityTable& t
   return formats;
 }
 
-// Of the file's header: names, shapes and offsets of the tensors (some 80 characters and the name each), the formats,
-// the plan and the certificate. An upper bound.
+// An upper bound of the file's header: names, shapes, offsets and hashes of the tensors (some 100 characters and the name
+// each), hashes of files, the formats, the plan and the certificate.
 int64_t Desk::header_bytes(const std::map<LinearId, FormatSpec>& formats) const {
   // Of a certificate: its own words, a name of each document and a row of each domain.
-  int64_t bytes = 8192 + 60 * static_cast<int64_t>(groups.size()) +
-                  48 * static_cast<int64_t>(certificate.documents.size()) +
+  // Samples that plans are tuned on are not written yet: a hash of each, and at most as many shingles as there are.
+  const int64_t record = record_bytes_, samples = job.tune ? 64 + job.tune_tokens / job.context : 0;
+  int64_t bytes = 8192 + 4096 + record + (job.tune ? record + 20 * samples : 0) +
+                  60 * static_cast<int64_t>(groups.size()) + 48 * static_cast<int64_t>(certificate.documents.size()) +
                   1024 * static_cast<int64_t>(certificate.domains().size());
+  bytes += 18 * static_cast<int64_t>(dealt.left_out.size());
   for (const std::string& text : job.texts) bytes += 2 * static_cast<int64_t>(text.size()) + 40;
   for (LinearId id : linears_of(source.config())) {
     const auto found = formats.find(id);
     const FormatSpec format = found == formats.end() ? source.format(id) : found->second;
     const size_t tensors = 1 + stored_tensors(allocate_weight(format, 1, shape_of(source.config(), id)[1])).size();
-    bytes += 60 + static_cast<int64_t>(tensors * (module_name(id).size() + 92));
+    bytes += 60 + static_cast<int64_t>(tensors * (module_name(id).size() + 108));
   }
   for (const auto& [layer, norm] : norms_of(source.config()))
-    bytes += static_cast<int64_t>(norm_name(source.config(), layer, norm).size()) + 80;
-  for (const std::string& router : router_names(source.config())) bytes += static_cast<int64_t>(router.size()) + 100;
+    bytes += static_cast<int64_t>(norm_name(source.config(), layer, norm).size()) + 96;
+  for (const std::string& router : router_names(source.config())) bytes += static_cast<int64_t>(router.size()) + 116;
   return bytes;
 }
 
@@ -245,32 +250,25 @@ void Desk::warn_of_scales() {
 void Desk::read_texts() {
   check_takes_words(job.calibration, world.chat, job.model);
   check_takes_words(job.texts, world.chat, job.model);
-  Corpus seen =
-      read_corpus(without_words(job.calibration, TextUse::calibration, ""), world.tokenizer, world.chat, job.context);
+  const auto corpus = [&](const std::vector<std::string>& texts, TextUse use) {
+    return read_corpus(without_words(texts, use, ""), world.tokenizer, world.chat, job.context, Shingles::kept);
+  };
   std::vector<std::string> files = job.texts;
   std::erase_if(files, [](const std::string& text) { return own_documents(text).has_value(); });
-  Corpus fresh = read_corpus(without_words(files, TextUse::heldout, ""), world.tokenizer, world.chat, job.context);
-  for (const auto& [corpus, option] : {std::pair{&seen, "--calibration"}, std::pair{&fresh, "--text"}})
-    if (const int64_t repeated = remove_repeated(*corpus); repeated > 0)
-      note(fmt::format("{} documents of {} repeat others, and are left out", repeated, option));
-  const int64_t shared = remove_shared(fresh, seen);
-  if (shared > 0) note(fmt::format("{} documents of --text are in --calibration too, and left out of it", shared));
-  if (const int64_t talks = seen.without_template + fresh.without_template; talks > 0)
-    note(fmt::format("{} conversations are left out: the model has no chat template", talks));
-  add_own_answers(fresh);
-  check(!seen.documents.empty(), "the calibration text has no document of at least {} tokens", kShortestDocument);
-  check(!fresh.documents.empty(),
-        "the text to certify with has no document of at least {} tokens that calibration "
-        "has not",
-        kShortestDocument);
-  read_calibration(units_of(seen, job.context, "--calibration"));
-  calibration.sha256 = seen.sha256;
-  Division texts = divide(units_of(fresh, job.context, "--text"), 3);
+  RunTexts read = rid_of_copies(corpus(job.calibration, TextUse::calibration), corpus(files, TextUse::heldout),
+                                [&](const std::string& text) { note(text); });
+  add_own_answers(read.fresh);
+  read_calibration(units_of(read.seen, job.context, "--calibration"));
+  calibration.sha256 = read.seen.sha256;
+  Division texts = divide(units_of(read.fresh, job.context, "--text"), kAdjustmentShare);
   adjustment = text_set(std::move(texts.first), job.context,
                         std::clamp(job.certificate_windows, kLeastAdjustmentWindows, kAdjustmentWindows));
   certificate = text_set(std::move(texts.second), job.context, job.certificate_windows);
   if (job.answers > 0)
     answer_prompts(world.tokenizer, world.chat, certificate, job.answers);  // refused before the work
+  dealt = {kDealing, read.left_out.size() <= kMostNamed ? read.fresh.sha256 : "", job.certificate_windows,
+           read.left_out.size() <= kMostNamed ? read.left_out : std::vector<std::string>()};
+  note_uses(read);
   const ModelConfig& c = source.config();
   double fewest = std::numeric_limits<double>::infinity();  // tokens a column
   bool of_experts = false;
@@ -302,6 +300,26 @@ void Desk::add_own_answers(Corpus& fresh) {
     own_text += fidelio::own_text(own, world.tokenizer);
     fresh.documents.insert(fresh.documents.end(), own.documents.begin(), own.documents.end());
   }
+}
+
+void Desk::note_uses(const RunTexts& read) {
+  uses = TextAccount(source.parameters(), read, certificate);
+  const auto sequences_of = [&](const Dataset& data) {
+    return origins_of(data.sequences, read.seen.documents, job.context);
+  };
+  const SequenceOrigins calibrated = sequences_of(calibration);
+  uses.add("calibration", read.seen, calibrated.documents);
+  for (const std::vector<int32_t>* sample : calibrated.others)
+    uses.add_text("samples", world.tokenizer.decode(*sample));
+  uses.add("search", read.seen, sequences_of(search).documents);
+  if (job.tune)
+    uses.add("tuning", read.seen,
+             sequences_of(dataset_of(calibration_documents, job.context, job.tune_tokens)).documents);
+  std::set<std::string> tried;
+  for (const Document& d : adjustment.documents) tried.insert(d.sha256);
+  uses.add("trial", read.fresh, tried);
+  uses.add_certificate();
+  record_bytes_ = uses.record_bytes();
 }
 
 void Desk::read_calibration(const std::vector<Document>& units) {

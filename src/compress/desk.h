@@ -4,6 +4,7 @@
 
 #include "alloc/search.h"
 #include "compress/certificate/certify.h"
+#include "compress/inputs/run_texts.h"
 #include "compress/job.h"
 #include "compress/preflight.h"
 #include "eval/fidelity/logit_pass.h"
@@ -28,6 +29,8 @@ class Desk {
   Dataset calibration, search;                  // what quantisers see; what sensitivities are measured on
   std::string own_text;                         // the model's own answers among --text, a line each; "": none
   std::vector<Document> calibration_documents;  // what calibration was taken from: what plans are tuned on
+  TextAccount uses;                             // what the model is made, tried and chosen with
+  TextDealt dealt;                              // how adjustment and certificate came about
   std::unique_ptr<Runner> reference, served;
   SharedCodebooks codebooks;  // of the job's formats; made with the reference
 
@@ -63,9 +66,10 @@ class Desk {
  private:
   void read_texts();
   void read_calibration(const std::vector<Document>& units);
+  void note_uses(const RunTexts& texts);
   FidelityReport measure(const TextSet& on, KeptStreams* kept, bool as_sampled = false);
   void add_own_answers(Corpus& fresh);
-  int64_t tokens_ = 0, search_tokens_ = 0;
+  int64_t tokens_ = 0, search_tokens_ = 0, record_bytes_ = 0;
   std::map<LinearId, PackedLinear> original_;  // the source's, in both runners
   // What the source makes of both sets, kept from the first plan for all others.
   KeptStreams adjustment_streams_, certificate_streams_;

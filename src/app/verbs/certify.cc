@@ -11,7 +11,10 @@
 #include "app/verbs/eval_draft.h"
 #include "compress/card/card_block.h"
 #include "compress/certificate/certify.h"
+#include "compress/certificate/dealt.h"
+#include "compress/certificate/seal.h"
 #include "compress/inputs/own_text.h"
+#include "compress/inputs/run_texts.h"
 #include "compress/page.h"
 #include "core/file.h"
 #include "core/foreign/foreign_text.h"
@@ -31,18 +34,52 @@ struct Certify {
   DraftOptions draft;
 };
 
+std::optional<UsedTexts> used_texts(const TextModel& model) {
+  return UsedTexts::read(nlohmann::json::parse(model.checkpoint.provenance()), model.checkpoint.folder());
+}
+
 // The checkpoint must be what was certified, and the reference what it was certified against. Before anything is
 // measured: a changed byte may cost so little that measuring does not tell.
 void check_identity(const Certify& o, const TextModel& model, const Checkpoint& reference, const Certificate& claim) {
   check(!model.checkpoint.written_weights_sha256().empty(),
         "{} does not say what its weights' SHA-256 is: an earlier fidelio wrote it; compress the model again",
         o.run.model);
-  check(model.checkpoint.weights_sha256() == model.checkpoint.written_weights_sha256(),
-        "{}: its weights are not those that were certified (their SHA-256 differs): the file is damaged or was changed",
+  check(!model.checkpoint.written().tensors.empty() && !model.checkpoint.written().files.empty(),
+        "{} does not say what the SHA-256 of its tensors and files are: it was changed; compress the model again",
         o.run.model);
+  const ChangedSinceWritten changed = changed_since_written(model.checkpoint);
+  check(changed.weights.empty(),
+        "{}: its weights are not those that were certified ({}): the file is damaged or was changed", o.run.model,
+        changed.weights);
+  check(changed.files.empty(),
+        "{}: {} since it was certified, and what the model answers depends on it: put back what was there, or compress "
+        "the model again",
+        o.run.model, foreign(changed.files));
   check(reference.sha256() == claim.reference_sha256,
         "{} is not the model the certificate speaks of (its SHA-256 differs): give the one that {} was made of",
         o.reference, o.run.model);
+}
+
+// Fields that no measuring shows must be as they were written. Returns those of the others that are not.
+std::vector<std::string> check_seal(const Certify& o, const TextModel& model) {
+  const EditedFields edited = edited_fields(model.checkpoint);
+  check(
+      edited.others.empty(),
+      "{}: the certificate was edited since it was written ({}): what it says there cannot be measured again; compress "
+      "the model again",
+      o.run.model, fmt::join(edited.others, ", "));
+  return edited.by_measuring;
+}
+
+// No document that is certified on may be one that the model was made with.
+void check_not_used(const Certify& o, const TextModel& model, const TextSet& set) {
+  const std::optional<UsedTexts> used = used_texts(model);
+  for (const Document& d : set.documents) {
+    const std::string in = used ? used->set_of(d) : "";
+    check(in.empty() || in == "certificate" || in == "trial",
+          "{}: the certificate names the document {}, and the model was made with it ({}); compress the model again",
+          o.run.model, foreign(d.name), in);
+  }
 }
 
 // As the model was certified.
@@ -161,17 +198,34 @@ void write_card_of(const Certify& o, const TextModel& model, const Certificate& 
   if (!o.card_block.empty()) write_file_atomically(o.card_block, card_block(facts));
 }
 
+// The figures that miss the target, with the target and the domain.
+std::string not_met(const Certificate& measured) {
+  const PromisedFigures& p = measured.promised;
+  std::vector<std::string> asked;
+  if (measured.target.ear) asked.push_back(fmt::format("EAR of at least {:g}", *measured.target.ear));
+  if (measured.target.kl) asked.push_back(fmt::format("KL of at most {:g}", *measured.target.kl));
+  if (measured.target.top1)
+    asked.push_back(fmt::format("the same first choice {:g} of the time", *measured.target.top1));
+  return fmt::format(
+      "measured is {}, KL {:.6f} [{:.6f}, {:.6f}], top1 {:.5f} [{:.5f}, {:.5f}] of {}; {}", ear_text(p.ear), p.kl.value,
+      p.kl.ci95.low, p.kl.ci95.high, p.top1.value, p.top1.ci95.low, p.top1.ci95.high, p.domain,
+      asked.empty() ? "it claims otherwise" : fmt::format("its target is {}", fmt::join(asked, " and ")));
+}
+
 // A second certificate, on documents of the user's own, as many as the stored one may have.
 void certify_own_text(const Certify& o, const TextModel& model, const Checkpoint& reference, const Certificate& claim,
                       Corpus corpus) {
   constexpr int64_t kWindows = 1000;
-  const int64_t repeated = remove_repeated(corpus);
+  std::vector<std::string> left_out;
+  const std::optional<TextOverlap> overlap = leave_used_out(corpus, used_texts(model), names_text(o.texts),
+                                                            [&](const std::string& note) { left_out.push_back(note); });
   const TextSet set = text_set(units_of(corpus, claim.context, names_text(o.texts)), claim.context, kWindows);
   std::unique_ptr<Runner> served;
   const auto [report, answers] = measure(o, model, reference, claim, set, served);
   Certificate own =
       make_certificate(claim.target, {report, set, claim.promise}, *served, claim.reference_sha256, o.texts);
   own.answers = answers;
+  own.overlap = overlap;
   served.reset();
   add_draft_to(own, o, model, claim, set);
   const bool met = own.met, lower = own.promised.ear.ci95.low < claim.promised.ear.ci95.low;
@@ -191,48 +245,65 @@ void certify_own_text(const Certify& o, const TextModel& model, const Checkpoint
     print_domains(own);
     print_plain_words(own, met);
     fmt::print("{}\n", compared(claim, own));
-    if (repeated > 0) fmt::print("Your text: {} documents repeat others, and are left out.\n", repeated);
+    for (const std::string& note : left_out) fmt::print("{}.\n", note);
     if (const std::string few = few_documents_text(set); !few.empty()) fmt::print("Your text: {}.\n", few);
   }
-  check(met, "{}: the certificate's target is not met on {}", o.run.model, names_text(o.texts));
+  check(met, "{}: the certificate's target is not met on {}: {}", o.run.model, names_text(o.texts), not_met(own));
 }
 
 // Measures again what the certificate claims, from the file, and says whether it holds.
 void certify_again(const Certify& o, const TextModel& model, const Checkpoint& reference, const Certificate& claim,
-                   const Corpus& corpus) {
+                   Corpus corpus, const std::vector<std::string>& edited) {
+  name_domain(corpus, claim);
   const TextSet set = set_of_places(corpus, claim.context, claim.places);
+  check_documents(claim, set, o.run.model);
+  check_not_used(o, model, set);
+  const std::string not_dealt = check_dealt(claim, corpus, o.run.model);
   std::unique_ptr<Runner> served;
   const auto [report, answers] = measure(o, model, reference, claim, set, served);
   Certificate measured = make_certificate(claim.target, {report, set, claim.promise, claim.ladder, claim.floor},
                                           *served, claim.reference_sha256, o.texts.empty() ? claim.texts : o.texts);
   measured.answers = answers;
   served.reset();
+  measured.overlap = claim.overlap;
   add_draft_to(measured, o, model, claim, set);
   // Without a target (--bits, --bytes) the claim is the number itself.
   const double ear = measured.all.ear.value;
   const std::string otherwise = not_borne_out(claim, measured);
   const Interval& claimed = claim.all.ear.ci95;
   const bool met = measured.met && (!claim.target.empty() || !(ear < claimed.low || ear > claimed.high));
-  const bool holds = met && otherwise.empty();
+  const bool holds = met && otherwise.empty() && edited.empty();
   const std::vector<DocumentFidelity> documents = documents_of(report, set);
   const std::string verdict = fmt::format("The certificate {}.", holds ? "holds" : "does not hold");
   write_json(o.json, {{"claimed", to_json(claim)},
                       {"measured", to_json(measured)},
                       {"holds", holds},
+                      {"answers_measured", false},
                       {"documents", documents_json(documents)}});
   write_page(o, verdict, measured, holds, documents);
   write_card_of(o, model, measured, holds);
   if (!quiet(o.json)) {
     fmt::print("claimed  EAR {:.6f}, KL {:.8f}\nmeasured EAR {:.6f}, KL {:.8f}\n{}\n", claim.all.ear.value,
                claim.all.kl.value, ear, measured.all.kl.value, verdict);
+    if (claim.tasks)
+      fmt::print(
+          "Not measured again: its promise of answers (at least {:g}% of the right ones are kept). No question was "
+          "asked.\n",
+          100 * (1 - claim.tasks->accuracy_drop));
+    if (!not_dealt.empty())
+      fmt::print("Not looked at: whether the documents are those that the text gives; {}.\n", not_dealt);
     fmt::print("\n");
     print_plain_words(measured, holds);
   }
-  check(met, "{}: what is certified is not met", o.run.model);
-  check(holds,
+  check(met, "{}: what is certified is not met: {}", o.run.model, not_met(measured));
+  check(otherwise.empty(),
         "{}: the certificate's figures are not those of this model: {}. It was changed, or is of other weights or "
         "kernels than these; compress the model again for one that holds",
         o.run.model, otherwise);
+  check(edited.empty(),
+        "{}: the certificate was edited since it was written ({}), though what is measured bears it out; compress the "
+        "model again for one that holds",
+        o.run.model, fmt::join(edited, ", "));
 }
 
 // The model's own answers lie beside its weights.
@@ -276,17 +347,21 @@ void certify(const Certify& o) {
   const Certificate claim = read_certificate(model.checkpoint);
   const Checkpoint reference = Checkpoint::open(o.reference);
   check_identity(o, model, reference, claim);
+  const std::vector<std::string> edited = check_seal(o, model);
   const ChatTemplate* chat = model.chat ? &*model.chat : nullptr;
   check_takes_words(o.texts, chat, o.run.model);
   const std::vector<std::string> files =
       o.texts.empty() ? find_text(o, claim) : without_words(o.texts, TextUse::heldout, own_text_of(o));
-  const Corpus corpus = read_corpus(files, model.tokenizer, chat, claim.context);
+  Corpus corpus = read_corpus(files, model.tokenizer, chat, claim.context, Shingles::kept);
   const bool again = are_the_certificates(corpus, claim);
   check(again || !o.texts.empty(),
         "{} is not the text the certificate speaks of (documents are missing or changed): give that, wherever it lies "
         "now, or text of your own, by --text",
         names_text(claim.texts));
-  again ? certify_again(o, model, reference, claim, corpus) : certify_own_text(o, model, reference, claim, corpus);
+  if (again) return certify_again(o, model, reference, claim, std::move(corpus), edited);
+  check(edited.empty(), "{}: the certificate was edited since it was written ({}); compress the model again",
+        o.run.model, fmt::join(edited, ", "));
+  certify_own_text(o, model, reference, claim, std::move(corpus));
 }
 
 }  // namespace

@@ -87,9 +87,8 @@ std::string row_of(const std::string& name, const DomainFidelity& measured) {
 
 std::string fidelity(const CardFacts& facts, const Certificate& certificate) {
   std::string text =
-      "## How near it is to the original\n\nMeasured on text that nothing about this model was made, tried or chosen "
-      "with, "
-      "token by token beside the original. Intervals are of 95% certainty, from one document to the next.\n\n"
+      "## How near it is to the original\n\nMeasured token by token beside the original. Intervals are of 95% "
+      "certainty, from one document to the next.\n\n"
       "| text | tokens | overlap of next-token probabilities (EAR) | KL divergence, nats a token | same first choice, "
       "% |\n"
       "|---|---|---|---|---|\n";

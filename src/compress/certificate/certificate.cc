@@ -71,15 +71,23 @@ DocumentsUsed read_documents(const json& from) {
   return {read<int64_t>(from, "documents"), read<int64_t>(from, "windows"), read<int64_t>(from, "tokens"),
           read<std::string>(from, "sha256"), read<DocumentCounts>(from, "domains")};
 }
+json dealt_json(const TextDealt& d) {
+  return {{"rule", d.rule}, {"sha256", d.sha256}, {"windows", d.windows}, {"left_out", d.left_out}};
+}
+TextDealt read_dealt(const json& from) {
+  return {read<int>(from, "rule"), read<std::string>(from, "sha256"), read<int64_t>(from, "windows"),
+          read<std::vector<std::string>>(from, "left_out")};
+}
 json sets_json(const CertifiedSets& s) {
   return {{"calibration", sequences_json(s.calibration)},
           {"search", sequences_json(s.search)},
           {"adjustment", documents_json(s.adjustment)},
-          {"certificate", documents_json(s.certificate)}};
+          {"certificate", documents_json(s.certificate)},
+          {"dealt", dealt_json(s.dealt)}};
 }
 CertifiedSets read_sets(const json& from) {
   return {read_sequences(from.at("calibration")), read_sequences(from.at("search")),
-          read_documents(from.at("adjustment")), read_documents(from.at("certificate"))};
+          read_documents(from.at("adjustment")), read_documents(from.at("certificate")), read_dealt(from.at("dealt"))};
 }
 
 json tasks_json(const CertifiedTasks& t) {
@@ -181,6 +189,7 @@ Certificate read_all(const json& from) {
   c.kv = read<std::string>(from, "kv");
   c.kernels = read<std::vector<std::string>>(from, "kernels");
   c.sets = read_optional(from, "sets", read_sets);
+  c.overlap = read_optional(from, "overlap", overlap_from_json);
   c.floor = read_optional(from, "floor", read_floor);
   c.tasks = read_optional(from, "tasks", read_tasks);
   c.draft = read_optional(from, "draft", certified_draft);
@@ -242,6 +251,7 @@ json to_json(const Certificate& c) {
                {"kv", c.kv},
                {"kernels", c.kernels},
                {"floor", c.floor ? floor_json(*c.floor) : json()},
+               {"overlap", c.overlap ? to_json(*c.overlap) : json()},
                {"draft", c.draft ? draft_json(*c.draft) : json()},
                {"ladder", ladder},
                {"tails", to_json(c.tails)},

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "alloc/search.h"
+#include "compress/inputs/used_texts.h"
 #include "eval/fidelity/domains.h"
 #include "eval/fidelity/tails.h"
 #include "eval/studies/answers.h"
@@ -40,9 +41,18 @@ struct DocumentsUsed {
   DocumentCounts domains;  // documents of each domain
   bool operator==(const DocumentsUsed&) const = default;
 };
+// How --text became the adjustment and the certificate, so that `certify` can deal it out again.
+struct TextDealt {
+  int rule = 0;                       // kDealing (compress/certificate/dealt.h) of whoever dealt
+  std::string sha256;                 // of the files' bytes; "" where more was left out than is worth naming
+  int64_t windows = 0;                // of the certificate, at most
+  std::vector<std::string> left_out;  // documents, by the beginning of their SHA-256
+  bool operator==(const TextDealt&) const = default;
+};
 struct CertifiedSets {
   SequencesUsed calibration, search;
   DocumentsUsed adjustment, certificate;
+  TextDealt dealt;
   bool operator==(const CertifiedSets&) const = default;
 };
 
@@ -102,7 +112,8 @@ struct Certificate {
   std::string places_sha256;        // of the set that these places make
   std::string activations, kv;      // as the model was served while it was measured
   std::vector<std::string> kernels;
-  std::optional<CertifiedSets> sets;  // none: measured by `certify`
+  std::optional<CertifiedSets> sets;   // none: measured by `certify`
+  std::optional<TextOverlap> overlap;  // with what the model was made, tried or chosen with; none: not known
   std::optional<FloorFigures> floor;
   std::optional<CertifiedTasks> tasks;
   std::optional<CertifiedDraft> draft;

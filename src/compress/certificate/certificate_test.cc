@@ -57,7 +57,9 @@ Certificate full_certificate() {
   c.sets = {{3, 1536, "ca1"},
             {2, 1024, "5ea"},
             {5, 10, 5120, "ad1", {{"code", 2}, {"docs", 3}}},
-            {40, 80, 40'000, "ce7", {{"code", 20}, {"docs", 20}}}};
+            {40, 80, 40'000, "ce7", {{"code", 20}, {"docs", 20}}},
+            {1, "de1", 80, {"00112233aabb"}}};
+  c.overlap = TextOverlap{false, {7, 9000}, 1, 3, 2};
   c.floor = {8, 4096, {0.9999, {0.9998, 1}}, {1e-6, {0, 2e-6}}, {0.9995, {0.999, 1}}};
   CertifiedTasks t;
   t.asked = {"f11e", "greedy", 30, 60, 2};
@@ -105,6 +107,7 @@ TEST(CertificateType, IsReadAsItWasWritten) {
   Certificate bare = full_certificate();
   bare.sets.reset();
   bare.floor.reset();
+  bare.overlap.reset();
   bare.tasks.reset();
   bare.draft.reset();
   bare.sampling.reset();
@@ -133,8 +136,8 @@ TEST(CertificateType, RefusesWhatIsDamagedOrOfAnotherSchema) {
     json without = whole, wrong = whole;
     without.erase(key);
     wrong[key] = json::array({json::object()});
-    const bool optional =
-        key == "sets" || key == "tasks" || key == "floor" || key == "draft" || key == "sampled" || key == "answers";
+    const bool optional = key == "sets" || key == "tasks" || key == "floor" || key == "draft" || key == "sampled" ||
+                          key == "answers" || key == "overlap";
     const bool ignored = key == "bootstrap";  // it says how intervals were made, and is not read
     if (ignored) continue;
     EXPECT_THAT(message_of(wrong), HasSubstr("MODEL")) << key;
@@ -171,6 +174,11 @@ TEST(CertificateType, EveryBetterFigureIsNotBorneOut) {
       {"of code", [](Certificate& c) { c.domains[0].ear.value += 0.002; }},
       {"a new document of docs", [](Certificate& c) { c.domains[1].document_ear.ci95.low += 0.02; }},
       {"the text promised of", [](Certificate& c) { c.promised.ear.ci95.low += 0.002; }},
+      {"of medicine, of which nothing was measured", [](Certificate& c) { c.domains[0].domain = "medicine"; }},
+      {"[nan, 0.982500] of code", [](Certificate& c) { c.domains[0].ear.ci95.low = std::nan(""); }},
+      {"confidence of 0.99", [](Certificate& c) { c.promised.confidence = 0.99; }},
+      {"no passages", [](Certificate& c) { c.passages = false; }},
+      {"1.00 times as wide", [](Certificate& c) { c.wider = 1; }},
       {"documents", [](Certificate& c) { ++c.all.documents; }},
       {"windows", [](Certificate& c) { ++c.all.windows; }},
       {"tokens", [](Certificate& c) { ++c.all.tokens; }}};

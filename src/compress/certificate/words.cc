@@ -123,10 +123,8 @@ std::vector<PlainWords> in_plain_words(const Certificate& c, bool kept) {
   std::vector<PlainWords> words;
   if (c.tasks) words.push_back({"Promised of answers", accuracy_words(*c.tasks)});
   words.push_back(promised_words(c, kept));
-  words.push_back(
-      {"On what text", fmt::format("{}, read in pieces of up to {} tokens. This model was not made, tried or "
-                                   "chosen with any of it.",
-                                   listed(kinds), c.context)});
+  words.push_back({"On what text", fmt::format("{}, read in pieces of up to {} tokens. {}", listed(kinds), c.context,
+                                               overlap_words(c.overlap))});
   words.push_back({"How sure", sure_words(c)});
   for (PlainWords& beyond : words_beyond_means(c)) words.push_back(std::move(beyond));
   if (c.draft)

@@ -34,7 +34,7 @@ void HashSet::grow(int64_t entries) {
 }
 
 void HashSet::insert(std::span<const uint64_t> hashes) {
-  if (2 * (size_ + std::ssize(hashes)) > std::ssize(table_)) grow(2 * (size_ + std::ssize(hashes)));
+  if (2 * (size_ + std::ssize(hashes)) > std::ssize(table_)) grow(size_ + std::ssize(hashes));
   for (uint64_t hash : hashes) {
     uint64_t& place = table_[place_of(std::max<uint64_t>(hash, 1))];
     if (place != kFree) continue;
@@ -45,9 +45,9 @@ void HashSet::insert(std::span<const uint64_t> hashes) {
 
 bool HashSet::contains(uint64_t hash) const { return table_[place_of(std::max<uint64_t>(hash, 1))] != kFree; }
 
-ShingleSet::ShingleSet(std::span<const Document> documents, uint64_t mask)
-    : hashes_(shingles_in(documents)), mask_(mask) {
-  for (const Document& d : documents) hashes_.insert(d.shingles);
+void ShingleSet::add(const Document& document, uint64_t mask) {
+  mask_ |= mask;
+  hashes_.insert(document.shingles);
 }
 
 SharedShingles ShingleSet::with(const Document& document, uint64_t mask) const {
@@ -99,7 +99,8 @@ LeftOut remove_near_copies(Corpus& corpus) {
 }
 
 LeftOut remove_taken_from(Corpus& corpus, const Corpus& other) {
-  const ShingleSet there(other.documents, other.shingle_mask);
+  ShingleSet there;
+  for (const Document& d : other.documents) there.add(d, other.shingle_mask);
   std::vector<bool> taken;
   for (const Document& d : corpus.documents) taken.push_back(there.with(d, corpus.shingle_mask).share() > kTakenFrom);
   return leave_out(corpus, taken);

@@ -23,7 +23,7 @@ inline constexpr double kNearCopy = 0.5, kTakenFrom = 0.25;
 // A set of 64-bit hashes: an open table of 8 bytes an entry, at most half full.
 class HashSet {
  public:
-  explicit HashSet(int64_t expected);
+  explicit HashSet(int64_t expected = 0);
   void insert(std::span<const uint64_t> hashes);
   bool contains(uint64_t hash) const;
 
@@ -42,16 +42,16 @@ struct SharedShingles {
 };
 class ShingleSet {
  public:
-  ShingleSet(std::span<const Document> documents, uint64_t mask);
-  // `mask`: as Corpus::shingle_mask, of the document. Of both sides those are compared that both keep.
+  // `mask` is Corpus::shingle_mask of where the document comes from. Those shingles are compared that all sides keep.
+  void add(const Document& document, uint64_t mask);
   SharedShingles with(const Document& document, uint64_t mask) const;
 
  private:
   HashSet hashes_;
-  uint64_t mask_;
+  uint64_t mask_ = 0;
 };
 
-// What was left out: how many documents, and the name of one of them.
+// A LeftOut says how many documents were left out, and the name of one of them.
 struct LeftOut {
   int64_t documents = 0;
   std::string example;

@@ -86,7 +86,8 @@ TEST(NearCopies, WhatIsTakenFromAnotherSetIsLeftOut) {
   text.documents.push_back(document("quote", text_of(1, 3000, 3100) + text_of(2, 0, 900)));
   text.documents.push_back(document("third", text_of(1, 3000, 3400) + text_of(3, 0, 700)));
   text.documents.push_back(document("new", text_of(4, 0, 1000)));
-  const ShingleSet there(calibration.documents, 0);
+  ShingleSet there;
+  there.add(calibration.documents[0], 0);
   EXPECT_EQ(there.with(text.documents[0], 0).share(), 1);
   EXPECT_EQ(there.with(text.documents[1], 0).shared, 88);
   EXPECT_EQ(there.with(text.documents[1], 0).all, 988);
@@ -101,7 +102,8 @@ TEST(NearCopies, ASampleOfTheShinglesTellsTheShare) {
   Document whole = document("whole", text_of(1, 0, 4000));
   const uint64_t mask = 3;
   std::erase_if(whole.shingles, [](uint64_t hash) { return (hash & mask) != 0; });
-  const ShingleSet sampled(std::span(&whole, 1), mask);
+  ShingleSet sampled;
+  sampled.add(whole, mask);
   const SharedShingles found = sampled.with(half, 0);
   EXPECT_NEAR(static_cast<double>(found.all), 2000, 4 * 39);  // of 8,000 with chance 1/4
   EXPECT_NEAR(found.share(), 0.5, 4 * 0.5 / std::sqrt(found.all));

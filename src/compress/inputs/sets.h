@@ -54,6 +54,7 @@ struct Division {
   std::vector<Document> first, second;
 };
 Division divide(const std::vector<Document>& units, int64_t parts);
+inline constexpr int64_t kAdjustmentShare = 3;  // one unit of three of --text
 
 // Windows of the documents as sequences, spread over them evenly.
 Dataset dataset_of(const std::vector<Document>& documents, int64_t context, int64_t tokens);

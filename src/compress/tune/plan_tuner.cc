@@ -19,6 +19,9 @@ const train::TuneData& PlanTuner::data() {
   const World& w = desk_.world;
   data_ = tune_data_of(desk_.calibration_documents, text, {w.source, w.tokenizer, w.chat, w.make_runner}, job.serving,
                        job.on_gpu, job.context, job.seed);
+  for (const auto* all : {&data_->windows, &data_->held})
+    for (const std::vector<int32_t>* sample : origins_of(*all, desk_.calibration_documents, job.context).others)
+      desk_.uses.add_text("samples", w.tokenizer.decode(*sample));
   return *data_;
 }
 

@@ -25,7 +25,7 @@ bool is_domain(const std::string& text) {
   });
 }
 
-// What is said in a conversation, by whom it may be: the texts of its messages and the arguments of calls.
+// Returns what is said in a conversation: the texts of its messages and the arguments of calls, but no system's prompt.
 std::string said_in(const json& messages) {
   std::string text;
   const auto add = [&](const json& object, const char* key) {
@@ -202,7 +202,7 @@ class Reader {
     if (with_shingles_) keep_shingles(shingles_of(conversation ? said : text));
   }
 
-  // Where there are too many, every second one goes, by a bit of its hash, and from then on of all documents.
+  // If there are too many shingles, every second one goes, by a bit of its hash, and so it is with later documents.
   void keep_shingles(std::vector<uint64_t> shingles) {
     uint64_t& mask = corpus_.shingle_mask;
     const auto thin = [&](std::vector<uint64_t>& all) {

@@ -43,7 +43,8 @@ struct Corpus {
   std::string sha256;            // of the files' bytes, in the order given
   int64_t without_template = 0;  // conversations left out, because the model has no chat template
   int64_t too_short = 0;         // documents left out, of fewer than kShortestDocument tokens
-  // Of many shingles those are kept whose hash has none of these bits: one of two, four ... (kMostShingles).
+  // The documents keep those shingles whose hash has none of these bits: all of them, or one of two, four ...
+  // (kMostShingles).
   uint64_t shingle_mask = 0;
   std::vector<std::string> domains() const;  // in alphabetical order
 };
