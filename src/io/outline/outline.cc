@@ -50,7 +50,7 @@ class OutlineTensors final : public TensorFiles {
     return bytes;
   }
   void drop(const Tensor&) const override {}
-  std::string weights_sha256() const override { return ""; }
+  Hashes tensor_hashes() const override { return {}; }  // there are no weights
 
  private:
   DType dtype_;
