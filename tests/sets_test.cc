@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <set>
 
@@ -153,6 +154,15 @@ TEST(Sets, AreDisjointByDocumentAndTheSameFromAnyOrder) {
   EXPECT_EQ(set.windows, 40);
   EXPECT_EQ(set.documents.size(), 40u);
   for (const EvalText& text : set.texts) EXPECT_EQ(text.ids.size(), static_cast<size_t>(kContext));
+  // Of 50 windows each domain has 25, and all 20 documents of each are read before any gives a second window.
+  const TextSet dealt = text_set(two.second, kContext, 50);
+  EXPECT_EQ(dealt.windows, 45);
+  EXPECT_EQ(dealt.documents.size(), 40u);
+  std::map<std::string, int64_t> second;
+  for (size_t i = 0; i < dealt.texts.size(); ++i)
+    second[dealt.documents[i].domain] += dealt.texts[i].ids.size() == 2 * kContext;
+  EXPECT_EQ(second["a"], 5);
+  EXPECT_EQ(set_of_places(corpus, kContext, place_names(dealt)).sha256, dealt.sha256);
   const TextSet more = text_set(two.second, kContext, 1000);
   EXPECT_EQ(more.windows, 20 * kWindowsOfOne + 20);
   EXPECT_NE(more.sha256, set.sha256);

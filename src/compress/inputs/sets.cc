@@ -87,18 +87,30 @@ class SetBuilder {
 
 }  // namespace
 
+namespace {
+
+// How many windows each document of a domain gives, `share` together. They are dealt like cards: every document gives its
+// first one, then every one gives its second, and so on, so that no document is left out while another gives two.
+std::vector<int64_t> deal_windows(const std::vector<Document>& documents, int64_t context, int64_t share) {
+  std::vector<int64_t> dealt(documents.size(), 0);
+  for (int64_t round = 0; round < kWindowsOfOne; ++round)
+    for (size_t i = 0; i < documents.size() && share > 0; ++i)
+      if (round < windows_in(documents[i], context)) ++dealt[i], --share;
+  return dealt;
+}
+
+}  // namespace
+
 TextSet text_set(std::vector<Document> documents, int64_t context, int64_t windows) {
   SetBuilder set(context);
   std::map<std::string, std::vector<Document>> of = by_domain_name(std::move(documents));
   const int64_t share = std::max<int64_t>(1, windows / std::max<int64_t>(1, static_cast<int64_t>(of.size())));
   for (auto& [domain, own] : of) {
-    const auto count = static_cast<int64_t>(own.size());
-    const int64_t of_each = std::clamp<int64_t>((share + count - 1) / count, 1, kWindowsOfOne);
-    for (int64_t i = 0, taken = 0; i < count && taken < share; ++i) {
-      Document& d = own[static_cast<size_t>(i)];
-      const int64_t few = std::min({of_each, windows_in(d, context), share - taken});
-      d.ids.resize(std::min(d.ids.size(), static_cast<size_t>(few * context)));
-      taken += few;
+    const std::vector<int64_t> dealt = deal_windows(own, context, share);
+    for (size_t i = 0; i < own.size(); ++i) {
+      if (dealt[i] == 0) continue;
+      Document& d = own[i];
+      d.ids.resize(std::min(d.ids.size(), static_cast<size_t>(dealt[i] * context)));
       set.add(std::move(d));
     }
   }

@@ -40,8 +40,9 @@ struct TextSet {
 nlohmann::json to_json(const TextSet& set);  // {documents, windows, tokens, sha256, domains: {name: documents}}
 std::string describe(const TextSet& set);    // "40 documents, 200 windows, 92,160 tokens"
 
-// At most `windows` windows of these documents, shared alike by the domains: of many documents the first by hash, of few
-// up to kWindowsOfOne windows each.
+// A set of at most `windows` windows of these documents. The domains have equal shares. Within a domain every document
+// gives its first window before any gives its second, up to kWindowsOfOne each: documents differ more than windows of one
+// document do, so that the more of them there are, the narrower an interval is.
 inline constexpr int64_t kWindowsOfOne = 4;
 TextSet text_set(std::vector<Document> documents, int64_t context, int64_t windows);
 
