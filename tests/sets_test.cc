@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <set>
 
@@ -153,6 +154,15 @@ TEST(Sets, AreDisjointByDocumentAndTheSameFromAnyOrder) {
   EXPECT_EQ(set.windows, 40);
   EXPECT_EQ(set.documents.size(), 40u);
   for (const EvalText& text : set.texts) EXPECT_EQ(text.ids.size(), static_cast<size_t>(kContext));
+  // Of 50 windows each domain has 25, and all 20 documents of each are read before any gives a second window.
+  const TextSet dealt = text_set(two.second, kContext, 50);
+  EXPECT_EQ(dealt.windows, 45);
+  EXPECT_EQ(dealt.documents.size(), 40u);
+  std::map<std::string, int64_t> second;
+  for (size_t i = 0; i < dealt.texts.size(); ++i)
+    second[dealt.documents[i].domain] += dealt.texts[i].ids.size() == 2 * kContext;
+  EXPECT_EQ(second["a"], 5);
+  EXPECT_EQ(set_of_places(corpus, kContext, place_names(dealt)).sha256, dealt.sha256);
   const TextSet more = text_set(two.second, kContext, 1000);
   EXPECT_EQ(more.windows, 20 * kWindowsOfOne + 20);
   EXPECT_NE(more.sha256, set.sha256);
@@ -202,13 +212,20 @@ TEST(Sets, FewDocumentsAreCutIntoPassages) {
   folder.write("short.txt", words(3 * kContext, 1));
   const Corpus corpus = folder.read({"long.txt"});
   const std::vector<Document> units = units_of(corpus, kContext, "long.txt");
-  EXPECT_EQ(units.size(), 30u);  // of two windows
+  EXPECT_EQ(units.size(), 12u);  // each of five windows
   const Division two = divide(units, 3);
-  ASSERT_EQ(two.first.size(), 10u);
+  ASSERT_EQ(two.first.size(), 4u);
   for (const Document& d : two.first) EXPECT_LT(d.begin, two.second.front().begin);
   const TextSet set = text_set(two.second, kContext, 1000);
   EXPECT_TRUE(set.passages());
-  EXPECT_THAT(few_documents_text(set), HasSubstr("20 passages with 40 windows"));
+  EXPECT_EQ(set.files(), 1);
+  EXPECT_THAT(describe(set), HasSubstr("8 passages of 1 document, 40 windows"));
+  EXPECT_THAT(few_documents_text(set), HasSubstr("8 passages with 40 windows"));
+  // A longer text has more passages, and none is longer than text stays alike; each of them is read in whole.
+  folder.write("longer.txt", words(30 * kWindowsOfPassage * kContext, 2));
+  const std::vector<Document> more = units_of(folder.read({"longer.txt"}), kContext, "longer.txt");
+  EXPECT_EQ(more.size(), 30u);
+  EXPECT_EQ(text_set(more, kContext, 1000).windows, 30 * kWindowsOfPassage);
   EXPECT_GT(widening(set), 1);
   EXPECT_EQ(set_of_places(corpus, kContext, place_names(set)).sha256, set.sha256);
   EXPECT_THAT([&] { units_of(folder.read({"short.txt"}), kContext, "short.txt"); },
@@ -238,6 +255,10 @@ TEST(Sets, APromiseIsJudgedByTheWorstDomain) {
   double missed = 0;
   for (int test = 1; test <= kMostTests; ++test) missed += (1 - confidence_of_test(test)) / 2;
   EXPECT_LT(missed, 0.05);
+  // What is printed is the certainty of all tests together.
+  EXPECT_DOUBLE_EQ(certainty_after(1), 0.975);
+  EXPECT_DOUBLE_EQ(certainty_after(2), 0.9625);
+  EXPECT_DOUBLE_EQ(certainty_after(kMostTests), 1 - missed);
 }
 
 // Returns what a certificate of these figures says in words.
@@ -269,6 +290,7 @@ TEST(Sets, WhatIsNotKeptIsNoPromise) {
   const std::string failed = words_of(0.98, 0.979, false, false);
   EXPECT_THAT(failed, HasSubstr("Claimed: at least 98.00% overlap; on this text 97.90% (lower end 97.80%): NOT kept."));
   EXPECT_THAT(failed, Not(HasSubstr("Promised")));
+  EXPECT_THAT(kept, Not(HasSubstr("passages")));
   // The target is met, and the file's figures are others than those of these weights.
   const std::string other = words_of(0.98, 0.9825, true, false);
   EXPECT_THAT(other, HasSubstr("which is not what the certificate says: NOT kept."));

@@ -89,7 +89,7 @@ Figures figures_of(const FidelityReport& r) {
                    {"KL, nats a token (full vocabulary)", with_ci(r.kl(), 6)},
                    {"EAR (full vocabulary)", with_ci(r.ear(), 5)},
                    {"EAR (top 10 renormalised)", with_ci(r.mean_of(&FidelitySums::ear_renormalised), 5)},
-                   {"top-1 agreement", with_ci(r.mean_of(&FidelitySums::agreements), 5)},
+                   {"top-1 agreement", with_ci(r.top1(), 5)},
                    {"margin at disagreement", with_ci(r.mean_over_disagreements(&FidelitySums::margin_p), 4)}},
                   fmt::format("{} tokens in {} windows; 95% confidence intervals by bootstrap over windows{}",
                               r.positions(), r.windows.size(), few_windows_text(r.windows.size()))};

@@ -41,6 +41,8 @@ DomainFidelity read_domain(const json& from, const std::string& name) {
     d.ear_sampled = estimate_at(*sampled, "ear");
     d.kl_sampled = estimate_at(*sampled, "kl");
   }
+  d.worst_document = read<std::string>(from.at("worst_document"), "name");
+  d.worst_ear = read<double>(from.at("worst_document"), "ear");
   return d;
 }
 

@@ -36,7 +36,7 @@ Certificate make_certificate(const Target& target, const CertifiedMeasurement& m
   c.all.windows = static_cast<int64_t>(m.report.windows.size());
   c.all.tokens = m.report.positions();
   c.domains = judged.domains;
-  c.perplexity_ratio = m.report.perplexity_ratio();
+  c.perplexity_ratio = m.report.perplexity_ratio_by_text();
   c.passages = m.set.passages();
   c.wider = widening(m.set);
   c.context = m.report.options.windows.context;

@@ -51,6 +51,12 @@ Measurement foreseen(std::span<const DocumentFidelity> documents, Promise promis
 
 double confidence_of_test(int test) { return 1 - 0.05 * std::pow(0.5, test - 1); }
 
+double certainty_after(int tests) {
+  double missed = 0;
+  for (int test = 1; test <= tests; ++test) missed += (1 - confidence_of_test(test)) / 2;
+  return 1 - missed;
+}
+
 double widening(const TextSet& set) {
   const DocumentCounts documents = set.counts();
   int64_t fewest = 0;

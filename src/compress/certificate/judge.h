@@ -28,6 +28,9 @@ Measurement foreseen(std::span<const DocumentFidelity> documents, Promise promis
 // chance that a plan that loses too much passes one of them is below 2.5% + 1.25% + ... = 5%. The documents of the
 // certificate are tested otherwise (LadderStep).
 double confidence_of_test(int test);
+// How sure all checks together are: their errors add up, so that the certainty falls from 97.5% at the first towards 95%,
+// while each check is more cautious than the last.
+double certainty_after(int tests);
 inline constexpr int kMostTests = 4;
 
 // How many times as wide as with kEnoughDocuments these documents make an interval of a mean, and a sentence about it; 1

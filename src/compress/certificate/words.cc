@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <cmath>
+#include <set>
 
 #include "compress/certificate/beyond.h"
 #include "compress/certificate/judge.h"
@@ -15,6 +16,7 @@ std::string of_100(double share) { return std::isfinite(share) ? fmt::format("{:
 std::string least_of_100(const Estimate& e) {
   return std::isfinite(e.ci95.low) ? fmt::format("{:.2f}", std::floor(1e4 * e.ci95.low + 1e-6) / 100) : "?";
 }
+
 // The chance that the promised side of an interval of this confidence is right, in percent.
 double one_sided_percent(double confidence) { return 100 * (1 - (1 - confidence) / 2); }
 
@@ -22,6 +24,14 @@ std::string listed(const std::vector<std::string>& parts) {
   std::string text;
   for (size_t i = 0; i < parts.size(); ++i) text += (i == 0 ? "" : i + 1 == parts.size() ? " and " : ", ") + parts[i];
   return text;
+}
+
+// The documents behind a certificate's passages, which are the places that end with a p.
+size_t files_of_passages(const Certificate& c) {
+  std::set<std::string> hashes;
+  for (const std::string& place : c.places)
+    if (place.ends_with('p')) hashes.insert(place.substr(0, kPlaceHashDigits));
+  return hashes.size();
 }
 
 const char* units_of(const Certificate& c) { return c.passages ? "passages" : "documents"; }
@@ -89,7 +99,7 @@ std::string accuracy_words(const CertifiedTasks& t) {
   return fmt::format(
       "at least {}% of the right answers are kept; measured: {}%, on {} questions that nothing was chosen by, and with "
       "{:g}% certainty not below {}%.",
-      of_100(1 - t.accuracy_drop), of_100(t.recovery.value), t.asked.check, one_sided_percent(t.confidence),
+      of_100(1 - t.accuracy_drop), of_100(t.recovery.value), t.asked.check, 100 * certainty_after(t.plans_checked),
       least_of_100(t.recovery));
 }
 
@@ -101,8 +111,9 @@ std::string sure_words(const Certificate& c) {
     for (const DomainFidelity& d : c.domains)
       next.push_back(fmt::format("{}% in {}", least_of_100(d.document_ear), d.domain));
     means = fmt::format(
-        "more text of this sort overlaps by no less than {}% on average, and one new document alone by no less than {}",
-        least, listed(next));
+        "more text of this sort overlaps by no less than {}% on average, and one new document alone by no less than "
+        "{}{}",
+        least, listed(next), next.size() > 1 ? ", each of these by itself" : "");
   }
   return fmt::format(
       "with {:g}% certainty, judged by how much these {} differ from each other, {}{}.",
@@ -135,10 +146,13 @@ std::vector<PlainWords> in_plain_words(const Certificate& c, bool kept) {
                      c.draft->draft, c.draft->judged, of_100(c.draft->acceptance))});
   words.push_back(
       {"Not tested",
-       fmt::format("{}other kinds of text and other languages; pieces longer than {} tokens; other "
-                   "programs, processors and number formats than those that measured; and whether answers are right: "
-                   "the original's mistakes are kept.",
-                   c.passages ? "other documents than the few that these passages come from; " : "", c.context)});
+       fmt::format(
+           "{}other kinds of text and other languages; pieces longer than {} tokens; other "
+           "programs, processors and number formats than those that measured; and whether answers are right: "
+           "the original's mistakes are kept.",
+           c.passages ? fmt::format("other documents than the {} that these passages come from; ", files_of_passages(c))
+                      : "",
+           c.context)});
   return words;
 }
 

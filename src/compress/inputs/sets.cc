@@ -31,6 +31,12 @@ bool TextSet::passages() const {
   return std::any_of(documents.begin(), documents.end(), [](const Document& d) { return d.passage; });
 }
 
+int64_t TextSet::files() const {
+  std::set<std::string> hashes;
+  for (const Document& d : documents) hashes.insert(d.sha256);
+  return static_cast<int64_t>(hashes.size());
+}
+
 std::map<std::string, int64_t> TextSet::counts() const {
   std::map<std::string, int64_t> all;
   for (const Document& d : documents) {
@@ -55,8 +61,10 @@ nlohmann::json to_json(const TextSet& set) {
 }
 
 std::string describe(const TextSet& set) {
-  return fmt::format("{} {}, {} windows, {} tokens, SHA-256 {}", set.documents.size(),
-                     set.passages() ? "passages" : "documents", set.windows, set.tokens, set.sha256.substr(0, 12));
+  const std::string units =
+      set.passages() ? fmt::format("passages of {} document{}", set.files(), set.files() == 1 ? "" : "s") : "documents";
+  return fmt::format("{} {}, {} windows, {} tokens, SHA-256 {}", set.documents.size(), units, set.windows, set.tokens,
+                     set.sha256.substr(0, 12));
 }
 
 namespace {
@@ -87,18 +95,32 @@ class SetBuilder {
 
 }  // namespace
 
+namespace {
+
+// How many windows each document of a domain gives, `share` together. They are dealt like cards: every document gives its
+// first one, then every one gives its second, and so on, so that no document is left out while another gives two.
+std::vector<int64_t> deal_windows(const std::vector<Document>& documents, int64_t context, int64_t share) {
+  std::vector<int64_t> dealt(documents.size(), 0);
+  for (int64_t round = 0; round < kWindowsOfPassage; ++round)
+    for (size_t i = 0; i < documents.size() && share > 0; ++i) {
+      const Document& d = documents[i];
+      if (round < std::min(windows_in(d, context), d.passage ? kWindowsOfPassage : kWindowsOfOne)) ++dealt[i], --share;
+    }
+  return dealt;
+}
+
+}  // namespace
+
 TextSet text_set(std::vector<Document> documents, int64_t context, int64_t windows) {
   SetBuilder set(context);
   std::map<std::string, std::vector<Document>> of = by_domain_name(std::move(documents));
   const int64_t share = std::max<int64_t>(1, windows / std::max<int64_t>(1, static_cast<int64_t>(of.size())));
   for (auto& [domain, own] : of) {
-    const auto count = static_cast<int64_t>(own.size());
-    const int64_t of_each = std::clamp<int64_t>((share + count - 1) / count, 1, kWindowsOfOne);
-    for (int64_t i = 0, taken = 0; i < count && taken < share; ++i) {
-      Document& d = own[static_cast<size_t>(i)];
-      const int64_t few = std::min({of_each, windows_in(d, context), share - taken});
-      d.ids.resize(std::min(d.ids.size(), static_cast<size_t>(few * context)));
-      taken += few;
+    const std::vector<int64_t> dealt = deal_windows(own, context, share);
+    for (size_t i = 0; i < own.size(); ++i) {
+      if (dealt[i] == 0) continue;
+      Document& d = own[i];
+      d.ids.resize(std::min(d.ids.size(), static_cast<size_t>(dealt[i] * context)));
       set.add(std::move(d));
     }
   }
@@ -114,9 +136,9 @@ std::vector<Document> units_of(const Corpus& corpus, int64_t context, const std:
     } else {
       int64_t windows = 0;
       for (const Document& d : own) windows += static_cast<int64_t>(d.ids.size()) / context;
-      // A window is the least that a passage can be; passages of several differ more as documents do.
+      // A text too short for kFewDocuments passages of full length is cut into shorter ones.
       const size_t documents = own.size();
-      own = cut_into_passages(own, context, std::clamp<int64_t>(windows / (2 * kFewDocuments), 1, kWindowsOfOne));
+      own = cut_into_passages(own, context, std::clamp<int64_t>(windows / kFewDocuments, 1, kWindowsOfPassage));
       check(static_cast<int64_t>(own.size()) >= kLeastUnits,
             "{}: of the domain {} there are {} documents, {} whole windows of {} tokens: too little to certify with. "
             "Give {} documents of this kind, or a longer one",

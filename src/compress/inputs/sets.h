@@ -7,7 +7,8 @@
 //
 // Documents are dealt out within each domain by the order of their SHA-256, which nobody chose. A domain with fewer than
 // kFewDocuments is cut into passages instead, and its sets are neighbouring stretches of it; what is then said holds for
-// those documents, and the certificate says so.
+// those documents, and the certificate says so. A passage is as long as text stays alike: neighbouring passages of 2,048
+// tokens lose alike (a correlation of .45), neighbouring ones of kWindowsOfPassage windows hardly do (.06 to .2).
 #pragma once
 #include <cstdint>
 #include <map>
@@ -34,15 +35,18 @@ struct TextSet {
   std::string sha256;  // of the documents' hashes and lengths, in order
 
   bool passages() const;  // whether some are pieces of documents
+  int64_t files() const;  // the documents behind the passages; without passages as many as there are documents
   std::vector<std::string> domains() const;
   std::map<std::string, int64_t> counts() const;  // documents of each domain, those of apart_domain() among them
 };
 nlohmann::json to_json(const TextSet& set);  // {documents, windows, tokens, sha256, domains: {name: documents}}
-std::string describe(const TextSet& set);    // "40 documents, 200 windows, 92,160 tokens"
+// "40 documents, 200 windows, 92,160 tokens", or "9 passages of 1 document, ..".
+std::string describe(const TextSet& set);
 
-// At most `windows` windows of these documents, shared alike by the domains: of many documents the first by hash, of few
-// up to kWindowsOfOne windows each.
-inline constexpr int64_t kWindowsOfOne = 4;
+// A set of at most `windows` windows of these documents. The domains have equal shares. Within a domain every document
+// gives its first window before any gives its second, up to kWindowsOfOne each: documents differ more than windows of one
+// document do, so that the more of them there are, the narrower an interval is. A passage gives up to kWindowsOfPassage.
+inline constexpr int64_t kWindowsOfOne = 4, kWindowsOfPassage = 12;
 TextSet text_set(std::vector<Document> documents, int64_t context, int64_t windows);
 
 // What is dealt out and drawn: the documents of a domain, by domain and hash, or where they are few passages of them in

@@ -1,8 +1,10 @@
 #include "eval/fidelity/domains.h"
 
 #include <nlohmann/json.hpp>
+#include <numeric>
 
 #include "eval/statistics/clusters.h"
+#include "eval/statistics/pool.h"
 #include "eval/statistics/statistics.h"
 
 namespace fidelio {
@@ -17,56 +19,109 @@ bool is_part_of(const DocumentFidelity& part, const DocumentFidelity& document) 
   return part.name == document.name && part.domain.starts_with(document.domain + "/");
 }
 
+// Documents of one domain as the statistics take them: a sum of each loss, and tokens.
+struct Losses {
+  std::vector<double> kl, ear, flips, tokens, kl_sampled, ear_sampled;
+  double sampled = 0;  // an overlap of zero at every position is none
+
+  void add(const DocumentFidelity& d) {
+    const auto count = static_cast<double>(d.tokens);
+    tokens.push_back(count);
+    kl.push_back(d.kl);
+    ear.push_back(count - d.ear);
+    flips.push_back(count - d.agreements);
+    kl_sampled.push_back(d.kl_sampled);
+    ear_sampled.push_back(count - d.ear_sampled);
+    sampled += d.ear_sampled;
+  }
+};
+
+// How the documents of a domain differ, by what is known of all of them; empty: by their own alone.
+struct Ratios {
+  std::vector<double> kl, ear, flips, kl_sampled, ear_sampled;
+};
+
+// A share of tokens of which none was seen has no spread to make an interval of; what as many tokens can miss is its end.
+Estimate mean_of_flips(const Losses& losses, const ClusterOptions& options) {
+  const double flips = std::accumulate(losses.flips.begin(), losses.flips.end(), 0.0),
+               tokens = std::accumulate(losses.tokens.begin(), losses.tokens.end(), 0.0);
+  if (flips > 0 || tokens == 0) return cluster_mean(losses.flips, losses.tokens, options);
+  return {0, {0, largest_unseen_share(static_cast<int64_t>(tokens), (1 - options.confidence) / 2)}};
+}
+
 DomainFidelity measured(const std::string& name, std::span<const DocumentFidelity* const> documents, double confidence,
-                        int64_t others) {
+                        int64_t others, const Ratios& ratios) {
   DomainFidelity d;
   d.domain = name;
-  std::vector<double> kl, loss, flips, tokens, kl_sampled, loss_sampled;
-  double sampled = 0;  // an overlap of zero at every position is none
+  Losses losses;
   for (const DocumentFidelity* one : documents) {
     ++d.documents;
     d.windows += one->windows;
     d.tokens += one->tokens;
-    const auto count = static_cast<double>(one->tokens);
-    tokens.push_back(count);
-    kl.push_back(one->kl);
-    loss.push_back(count - one->ear);
-    flips.push_back(count - one->agreements);
-    kl_sampled.push_back(one->kl_sampled);
-    loss_sampled.push_back(count - one->ear_sampled);
-    sampled += one->ear_sampled;
+    losses.add(*one);
+    const double ear = one->ear / static_cast<double>(one->tokens);
+    if (one->tokens > 0 && (d.worst_document.empty() || ear < d.worst_ear))
+      d.worst_document = one->name, d.worst_ear = ear;
   }
   if (others > 0) {
-    d.kl = foreseen_mean(kl, tokens, others, confidence);
-    d.ear = share(foreseen_mean(loss, tokens, others, confidence));
-    d.top1 = share(foreseen_mean(flips, tokens, others, confidence));
-    d.document_kl = foreseen_document(kl, tokens, others, confidence);
-    d.document_ear = share(foreseen_document(loss, tokens, others, confidence));
+    d.kl = foreseen_mean(losses.kl, losses.tokens, others, confidence);
+    d.ear = share(foreseen_mean(losses.ear, losses.tokens, others, confidence));
+    d.top1 = share(foreseen_mean(losses.flips, losses.tokens, others, confidence));
+    d.document_kl = foreseen_document(losses.kl, losses.tokens, others, confidence);
+    d.document_ear = share(foreseen_document(losses.ear, losses.tokens, others, confidence));
     return d;
   }
-  const ClusterOptions options{.confidence = confidence, .resamples = 2000, .seed = 0};
-  d.kl = cluster_mean(kl, tokens, options);
-  d.ear = share(cluster_mean(loss, tokens, options));
-  d.top1 = share(cluster_mean(flips, tokens, options));
-  if (sampled > 0) {
-    d.kl_sampled = cluster_mean(kl_sampled, tokens, options);
-    d.ear_sampled = share(cluster_mean(loss_sampled, tokens, options));
+  const auto options = [&](const std::vector<double>& of) {
+    return ClusterOptions{.confidence = confidence, .resamples = 2000, .seed = 0, .ratios = of};
+  };
+  d.kl = cluster_mean(losses.kl, losses.tokens, options(ratios.kl));
+  d.ear = share(cluster_mean(losses.ear, losses.tokens, options(ratios.ear)));
+  d.top1 = share(mean_of_flips(losses, options(ratios.flips)));
+  if (losses.sampled > 0) {
+    d.kl_sampled = cluster_mean(losses.kl_sampled, losses.tokens, options(ratios.kl_sampled));
+    d.ear_sampled = share(cluster_mean(losses.ear_sampled, losses.tokens, options(ratios.ear_sampled)));
   }
-  d.document_kl = next_document(kl, tokens, confidence);
-  d.document_ear = share(next_document(loss, tokens, confidence));
+  d.document_kl = next_document(losses.kl, losses.tokens, confidence, ratios.kl);
+  d.document_ear = share(next_document(losses.ear, losses.tokens, confidence, ratios.ear));
   return d;
+}
+
+// The ratios of every domain, from all documents there are.
+std::map<std::string, Ratios> pooled(std::span<const DocumentFidelity> documents,
+                                     std::span<const DocumentFidelity> beside) {
+  DocumentPool kl, ear, flips, kl_sampled, ear_sampled;
+  std::map<std::string, int> kinds;
+  for (const auto& set : {documents, beside}) {
+    std::map<std::string, Losses> of;
+    for (const DocumentFidelity& d : set) of[d.domain].add(d);
+    for (const auto& [name, losses] : of) {
+      const int kind = kinds.emplace(name, static_cast<int>(kinds.size())).first->second;
+      kl.add(kind, losses.kl, losses.tokens);
+      ear.add(kind, losses.ear, losses.tokens);
+      flips.add(kind, losses.flips, losses.tokens);
+      if (losses.sampled == 0) continue;
+      kl_sampled.add(kind, losses.kl_sampled, losses.tokens);
+      ear_sampled.add(kind, losses.ear_sampled, losses.tokens);
+    }
+  }
+  std::map<std::string, Ratios> ratios;
+  for (const auto& [name, kind] : kinds)
+    ratios[name] = {kl.ratios(kind), ear.ratios(kind), flips.ratios(kind), kl_sampled.ratios(kind),
+                    ear_sampled.ratios(kind)};
+  return ratios;
 }
 
 }  // namespace
 
 std::vector<DomainFidelity> by_domain(std::span<const DocumentFidelity> documents, double confidence,
-                                      const DocumentCounts& others) {
+                                      const DocumentCounts& others, std::span<const DocumentFidelity> beside) {
   std::map<std::string, std::vector<const DocumentFidelity*>> of;
   for (const DocumentFidelity& d : documents) of[d.domain].push_back(&d);
+  const std::map<std::string, Ratios> ratios = pooled(documents, beside);
   std::vector<DomainFidelity> all;
   for (const auto& [name, own] : of) {
     const auto there = others.find(name);
-    all.push_back(measured(name, own, confidence, there == others.end() ? 0 : there->second));
+    all.push_back(measured(name, own, confidence, there == others.end() ? 0 : there->second, ratios.at(name)));
   }
   return all;
 }
@@ -90,7 +145,7 @@ DomainFidelity as_one(std::span<const DocumentFidelity> documents, double confid
   int64_t there = 0;
   for (const auto& [name, count] : others)
     if (name.find('/') == name.npos) there += count;
-  return measured("all", all, confidence, there);
+  return measured("all", all, confidence, there, {});
 }
 
 nlohmann::json to_json(const DocumentFidelity& d) {
@@ -100,11 +155,15 @@ nlohmann::json to_json(const DocumentFidelity& d) {
 }
 
 nlohmann::json to_json(const DomainFidelity& d) {
-  nlohmann::json json = {
-      {"domain", d.domain},      {"documents", d.documents},
-      {"windows", d.windows},    {"tokens", d.tokens},
-      {"ear", to_json(d.ear)},   {"kl", to_json(d.kl)},
-      {"top1", to_json(d.top1)}, {"next_document", {{"ear", to_json(d.document_ear)}, {"kl", to_json(d.document_kl)}}}};
+  nlohmann::json json = {{"domain", d.domain},
+                         {"documents", d.documents},
+                         {"windows", d.windows},
+                         {"tokens", d.tokens},
+                         {"ear", to_json(d.ear)},
+                         {"kl", to_json(d.kl)},
+                         {"top1", to_json(d.top1)},
+                         {"next_document", {{"ear", to_json(d.document_ear)}, {"kl", to_json(d.document_kl)}}},
+                         {"worst_document", {{"name", d.worst_document}, {"ear", d.worst_ear}}}};
   if (d.ear_sampled) json["sampled"] = {{"ear", to_json(*d.ear_sampled)}, {"kl", to_json(*d.kl_sampled)}};
   return json;
 }

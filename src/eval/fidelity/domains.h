@@ -32,15 +32,20 @@ struct DomainFidelity {
   Estimate kl, ear, top1;              // means over tokens; intervals by document (eval/statistics/clusters.h)
   Estimate document_kl, document_ear;  // of a document of this domain that was not measured
   std::optional<Estimate> kl_sampled{}, ear_sampled{};  // where its documents have them
+  std::string worst_document{};                         // the name of the one that has the lowest EAR
+  double worst_ear = 0;
 };
 
-// Of the documents of each domain, in alphabetical order; intervals of this confidence. With `others`, of how many
-// documents by domain, they are the ones foreseen for those (clusters.h), KL and EAR alone.
+// Judges the documents of each domain, in alphabetical order; intervals of this confidence, each by itself (for all domains
+// together see confidence_of_each, clusters.h). How documents differ is learned from all domains, and from the documents
+// `beside` these, on which this plan or another one of the same model was measured and which no mean is made of
+// (eval/statistics/pool.h). With `others`, of how many documents by domain, the intervals are the ones foreseen for those
+// (clusters.h), of KL, EAR and greedy agreement alone.
 using DocumentCounts = std::map<std::string, int64_t>;
 std::vector<DomainFidelity> by_domain(std::span<const DocumentFidelity> documents, double confidence = 0.95,
-                                      const DocumentCounts& others = {});
+                                      const DocumentCounts& others = {}, std::span<const DocumentFidelity> beside = {});
 // Takes all of them as one kind of text, named "all". A part of the document before it (of the same name, its domain's
-// with "/..." behind) is joined to that.
+// with "/..." behind) is joined to that. Its intervals rest on these documents alone.
 DomainFidelity as_one(std::span<const DocumentFidelity> documents, double confidence = 0.95,
                       const DocumentCounts& others = {});
 

@@ -134,6 +134,78 @@ double student_quantile(double p, double freedom) {
   return 0.5 * (low + high);
 }
 
+namespace {
+
+// The error by which a mean's logarithm is studentised, and what resamples of documents have for the studentised value.
+struct Studentised {
+  double error = 0;
+  std::vector<double> values;
+};
+
+Studentised by_own_documents(std::span<const double> sums, std::span<const double> counts, const LogRatio& whole,
+                             const ClusterOptions& options) {
+  Studentised s{whole.error, {}};
+  Rng rng(options.seed);
+  std::vector<size_t> drawn(sums.size());
+  for (int b = 0; b < options.resamples; ++b) {
+    for (size_t& i : drawn) i = static_cast<size_t>(rng.below(sums.size()));
+    const LogRatio one = log_ratio(sums, counts, drawn);
+    if (one.error > 0) s.values.push_back((one.value - whole.value) / one.error);
+  }
+  return s;
+}
+
+// The mean of ratios and their standard deviation, which is in units of that mean.
+struct RelativeSpread {
+  double mean = 0, deviation = 0;
+};
+RelativeSpread relative_spread(double sum, double squares, double count) {
+  const double mean = sum / count, variance = (squares / count - mean * mean) * count / (count - 1);
+  return {mean, std::sqrt(std::max(variance, 0.0)) / mean};
+}
+
+// Documents of these lengths are drawn from the pool, and its other documents as well, since the pooled error is a
+// matter of chance too.
+Studentised by_pooled_documents(std::span<const double> counts, const LogRatio& whole, const ClusterOptions& options) {
+  const std::span<const double> ratios = options.ratios;
+  const auto size = static_cast<double>(ratios.size());
+  double count = 0, squared_counts = 0, sum = 0, squares = 0;
+  for (const double c : counts) count += c, squared_counts += c * c;
+  for (const double r : ratios) sum += r, squares += r * r;
+  const RelativeSpread pool = relative_spread(sum, squares, size);
+  const double of_mean = std::sqrt(squared_counts) / count;  // from a document's deviation to that of their mean
+  Studentised s{std::max(whole.error, of_mean * pool.deviation), {}};
+  Rng rng(options.seed);
+  std::vector<double> drawn(counts.size());
+  std::vector<size_t> all(counts.size());
+  std::iota(all.begin(), all.end(), 0);
+  for (int b = 0; b < options.resamples; ++b) {
+    sum = squares = 0;
+    for (size_t i = 0; i < ratios.size(); ++i) {
+      const double r = ratios[static_cast<size_t>(rng.below(ratios.size()))];
+      if (i < drawn.size()) drawn[i] = counts[i] * r;
+      sum += r, squares += r * r;
+    }
+    const LogRatio one = log_ratio(drawn, counts, all);
+    const double error = std::max(one.error, of_mean * relative_spread(sum, squares, size).deviation);
+    if (error > 0) s.values.push_back((one.value - std::log(pool.mean)) / error);
+  }
+  return s;
+}
+
+// How far from the median document, as a logarithm, a new one lies with the chance `tail` on each side: the ratio of
+// that rank in the pool. A pool of n documents says nothing beyond its outermost ones, which a new one passes with chance
+// 1 / (n + 1).
+Interval reach_of_ratios(std::span<const double> ratios, double tail) {
+  std::vector<double> sorted(ratios.begin(), ratios.end());
+  std::sort(sorted.begin(), sorted.end());
+  const auto beyond = static_cast<size_t>(tail * static_cast<double>(sorted.size() + 1));
+  const size_t rank = std::max<size_t>(beyond, 1);
+  return {std::log(std::max(sorted[rank - 1], kLeast)), std::log(std::max(sorted[sorted.size() - rank], kLeast))};
+}
+
+}  // namespace
+
 Estimate cluster_mean(std::span<const double> sums, std::span<const double> counts, const ClusterOptions& options) {
   check(sums.size() == counts.size(), "a mean over documents needs as many counts as sums: {} and {}", counts.size(),
         sums.size());
@@ -148,34 +220,44 @@ Estimate cluster_mean(std::span<const double> sums, std::span<const double> coun
   Estimate e{sum / count, {kNaN, kNaN}};
   if (all.size() < 2) return e;
   const LogRatio whole = log_ratio(sums, counts, all);
-  if (whole.error == 0) {
+  const Studentised s = sum > 0 && options.ratios.size() >= all.size() ? by_pooled_documents(counts, whole, options)
+                                                                       : by_own_documents(sums, counts, whole, options);
+  if (s.error == 0) {
     e.ci95 = {e.value, e.value};
     return e;
   }
-  Rng rng(options.seed);
-  std::vector<double> studentised;
-  std::vector<size_t> drawn(all.size());
-  for (int b = 0; b < options.resamples; ++b) {
-    for (size_t& i : drawn) i = static_cast<size_t>(rng.below(all.size()));
-    const LogRatio one = log_ratio(sums, counts, drawn);
-    if (one.error > 0) studentised.push_back((one.value - whole.value) / one.error);
-  }
   const double tail = (1 - options.confidence) / 2;
   const double t = student_quantile(1 - tail, static_cast<double>(all.size()) - 1);
-  const double up = std::max(percentile(studentised, 100 * (1 - tail)), t),
-               down = std::min(percentile(studentised, 100 * tail), -t);
-  e.ci95 = {std::exp(whole.value - up * whole.error), std::exp(whole.value - down * whole.error)};
+  const double up = std::max(percentile(s.values, 100 * (1 - tail)), t),
+               down = std::min(percentile(s.values, 100 * tail), -t);
+  e.ci95 = {std::exp(whole.value - up * s.error), std::exp(whole.value - down * s.error)};
   return e;
 }
 
-Estimate next_document(std::span<const double> sums, std::span<const double> counts, double confidence) {
+Estimate next_document(std::span<const double> sums, std::span<const double> counts, double confidence,
+                       std::span<const double> ratios) {
   const std::vector<double> logs = logs_of(sums, counts);
   if (logs.empty()) return {kNaN, {kNaN, kNaN}};
   const double centre = mean(logs);
   if (logs.size() < 2) return {std::exp(centre), {kNaN, kNaN}};
   const auto n = static_cast<double>(logs.size());
-  return around(centre,
-                student_quantile(1 - (1 - confidence) / 2, n - 1) * standard_deviation(logs) * std::sqrt(1 + 1 / n));
+  const double tail = (1 - confidence) / 2;
+  Estimate e = around(centre, student_quantile(1 - tail, n - 1) * standard_deviation(logs) * std::sqrt(1 + 1 / n));
+  if (ratios.empty()) return e;
+  // A ratio was taken of a median that its own document helped to make; a new document has no part in it.
+  const double apart = std::sqrt((n + 1) / (n - 1)), middle = percentile(logs, 50);
+  const Interval reach = reach_of_ratios(ratios, tail);
+  e.ci95.low = std::min(e.ci95.low, std::exp(middle + apart * reach.low));
+  e.ci95.high = std::max(e.ci95.high, std::exp(middle + apart * reach.high));
+  return e;
+}
+
+double largest_unseen_share(int64_t documents, double chance) {
+  return documents > 0 ? 1 - std::pow(chance, 1 / static_cast<double>(documents)) : 1;
+}
+
+double confidence_of_each(double confidence, int64_t intervals) {
+  return 1 - (1 - confidence) / static_cast<double>(std::max<int64_t>(intervals, 1));
 }
 
 Estimate foreseen_mean(std::span<const double> measured, std::span<const double> counts, int64_t others,

@@ -17,6 +17,7 @@ struct ClusterOptions {
   double confidence = 0.95;  // of both ends together
   int resamples = 2000;
   uint64_t seed = 0;
+  std::span<const double> ratios{};  // how documents differ, where more of them are known (DocumentPool, pool.h)
 };
 
 // The mean over positions: sum of `sums` over sum of `counts`, one of each a document. Its interval is the bootstrap-t by
@@ -28,8 +29,17 @@ Estimate cluster_mean(std::span<const double> sums, std::span<const double> coun
 
 // A document that was not measured, from the same place and read in the same way: where its own mean lies with this
 // confidence. `value` is the median of what is expected, exp(m); the ends are exp(m +- t s sqrt(1 + 1/n)), with m and s
-// the mean and standard deviation of the logarithms of the documents' means, t of n - 1 degrees.
-Estimate next_document(std::span<const double> sums, std::span<const double> counts, double confidence = 0.95);
+// the mean and standard deviation of the logarithms of the documents' means, t of n - 1 degrees. With `ratios` the ends
+// are also no nearer than the median document times the ratio that a new one passes with this chance.
+Estimate next_document(std::span<const double> sums, std::span<const double> counts, double confidence = 0.95,
+                       std::span<const double> ratios = {});
+
+// The largest share of all documents that a sort of them may have without one of it being among `documents` that were
+// drawn, but for this chance: 1 - chance^(1 / documents). With 28 documents it is 12.3%.
+double largest_unseen_share(int64_t documents, double chance = 0.025);
+
+// The confidence of each of several intervals under which all of them hold together with `confidence` (Bonferroni).
+double confidence_of_each(double confidence, int64_t intervals);
 
 // What those two will say of `others` documents more of the same kind, before these are measured: in nine of ten
 // cases their upper end lies below this one's (and the lower end above), if logarithms are normal; where lengths differ

@@ -92,6 +92,16 @@ TEST(Clusters, ForeseenEndsAreKept) {
   EXPECT_LT(foreseen_document(sums, ones, 28).ci95.high, 1.2 * document_before);
 }
 
+TEST(Clusters, WhatDocumentsMayMissAndWhatHoldsTogether) {
+  EXPECT_NEAR(largest_unseen_share(28), 0.123, 0.0005);
+  for (int64_t documents : {1, 20, 4364})  // the chance that none of them is of a sort that has this share
+    EXPECT_NEAR(std::pow(1 - largest_unseen_share(documents, 0.01), documents), 0.01, 1e-9);
+  EXPECT_EQ(largest_unseen_share(0), 1);
+  EXPECT_DOUBLE_EQ(confidence_of_each(0.95, 4), 0.9875);
+  EXPECT_DOUBLE_EQ(confidence_of_each(0.95, 1), 0.95);
+  EXPECT_DOUBLE_EQ(confidence_of_each(0.95, 0), 0.95);
+}
+
 TEST(Clusters, EdgesAreWhatTheyShouldBe) {
   const std::vector<double> same = {2, 4, 6}, counts = {1, 2, 3};
   EXPECT_DOUBLE_EQ(cluster_mean(same, counts).value, 2);

@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 
 #include <nlohmann/json.hpp>
 
 #include "core/error.h"
+#include "eval/statistics/clusters.h"
 
 namespace fidelio {
 namespace {
@@ -26,6 +28,18 @@ bool is_apart(const EvalText& text, int64_t place) {
                      [&](const TokenSpan& s) { return place >= s.begin && place < s.end; });
 }
 
+// The same of a share of positions, of which there are as many as the denominators add up to.
+template <typename Numerator, typename Denominator>
+Estimate share_of_positions(const FidelityReport& report, Numerator numerator, Denominator denominator) {
+  Estimate e = window_ratio(report, numerator, denominator);
+  double positions = 0;
+  for (const WindowFidelity& w : report.windows) positions += denominator(w);
+  const double unseen = largest_unseen_share(static_cast<int64_t>(positions));
+  if (e.value == 0) e.ci95 = {0, unseen};
+  if (e.value == 1) e.ci95 = {1 - unseen, 1};
+  return e;
+}
+
 double positions_of(const WindowFidelity& w) { return static_cast<double>(w.sums.positions); }
 
 }  // namespace
@@ -41,8 +55,13 @@ Estimate FidelityReport::mean_over_disagreements(double FidelitySums::*sum) cons
       [](const WindowFidelity& w) { return w.sums.disagreements; });
 }
 
+Estimate FidelityReport::top1() const {
+  return share_of_positions(
+      *this, [](const WindowFidelity& w) { return w.sums.agreements; }, positions_of);
+}
+
 Estimate FidelityReport::flips(size_t bin) const {
-  return window_ratio(
+  return share_of_positions(
       *this, [=](const WindowFidelity& w) { return w.sums.bin_flips[bin]; },
       [=](const WindowFidelity& w) { return w.sums.bin_positions[bin]; });
 }
@@ -66,6 +85,20 @@ Estimate FidelityReport::reference_perplexity() const {
 Estimate FidelityReport::perplexity_ratio() const {
   return perplexity_of(window_ratio(
       *this, [](const WindowFidelity& w) { return w.nll_reference - w.nll_candidate; }, positions_of));
+}
+
+Estimate FidelityReport::perplexity_ratio_by_text() const {
+  std::map<int32_t, std::pair<double, double>> of;  // of each text the sums of a difference and of positions
+  for (const WindowFidelity& w : windows) {
+    of[w.text].first += w.nll_reference - w.nll_candidate;
+    of[w.text].second += positions_of(w);
+  }
+  std::vector<double> differences, positions;
+  for (const auto& [text, sums] : of) {
+    differences.push_back(sums.first);
+    positions.push_back(sums.second);
+  }
+  return perplexity_of(ratio(differences, positions, options.bootstrap));
 }
 
 double FidelityReport::ear_constant() const { return (1 - ear().value) / std::sqrt(kl().value); }
@@ -222,9 +255,9 @@ nlohmann::json to_json(const FidelityReport& report) {
                                                        {"kl_topk_renormalised", &S::kl_renormalised},
                                                        {"ear_topk_renormalised", &S::ear_renormalised},
                                                        {"topk_mass", &S::top_k_mass},
-                                                       {"top1", &S::agreements},
                                                        {"entropy", &S::entropy}};
   for (const auto& [name, sum] : means) j[name] = to_json(report.mean_of(sum));
+  j["top1"] = to_json(report.top1());
   j["margin"] = to_json(report.mean_over_disagreements(&S::margin_p));
   j["margin_candidate"] = to_json(report.mean_over_disagreements(&S::margin_q));
   j["perplexity"] = to_json(report.perplexity());

@@ -48,7 +48,11 @@ struct FidelityReport {
   Estimate mean_of(double FidelitySums::*sum) const;
   // Mean over disagreeing positions (margin_p, margin_q). Value NaN if there are none.
   Estimate mean_over_disagreements(double FidelitySums::*sum) const;
-  Estimate flips(size_t entropy_bin) const;  // share of that bin's positions whose most likely token differs
+  // Shares of positions, of all and of one bin of entropies: the most likely token is the same, or differs. Where none
+  // or all of them are counted there is no spread to make an interval of; it ends at the share that as many positions
+  // miss with a chance of 2.5%.
+  Estimate top1() const;
+  Estimate flips(size_t entropy_bin) const;
 
   int64_t positions() const;
   Estimate kl() const { return mean_of(&FidelitySums::kl); }
@@ -59,7 +63,8 @@ struct FidelityReport {
   Estimate perplexity() const;  // the candidate's
   Estimate reference_perplexity() const;
   Estimate perplexity_ratio() const;  // reference / candidate, as in SLQ's tables: 1 = nothing lost; paired by window
-  double ear_constant() const;        // c of 1 - EAR = c sqrt(KL) (of the text, hardly of the width)
+  Estimate perplexity_ratio_by_text() const;  // the same, and its interval by text: by document in a certificate
+  double ear_constant() const;                // c of 1 - EAR = c sqrt(KL) (of the text, hardly of the width)
 
   // The windows of one text alone, e.g. for a report by text.
   FidelityReport of_text(int32_t text) const;

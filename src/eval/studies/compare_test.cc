@@ -46,8 +46,22 @@ TEST(Compare, OfAModelWithItselfIsPerfect) {
   EXPECT_EQ(report.ear().value, 1);
   EXPECT_EQ(report.ear().ci95.low, 1);
   EXPECT_EQ(report.kl().value, 0);
-  EXPECT_EQ(report.mean_of(&FidelitySums::agreements).value, 1);
   EXPECT_EQ(report.perplexity_ratio().value, 1);
+  // No position of 665 differs, and a share of .55% would be missed with a chance of 2.5%.
+  EXPECT_EQ(report.top1().value, 1);
+  EXPECT_EQ(report.top1().ci95.high, 1);
+  EXPECT_NEAR(std::pow(report.top1().ci95.low, 665), 0.025, 1e-9);
+  double positions = 0;
+  for (size_t bin = 0; bin < kEntropyEdges.size(); ++bin) {
+    double here = 0;
+    for (const WindowFidelity& w : report.windows) here += w.sums.bin_positions[bin];
+    positions += here;
+    if (here > 0) {
+      EXPECT_EQ(report.flips(bin).value, 0);
+      EXPECT_NEAR(std::pow(1 - report.flips(bin).ci95.high, here), 0.025, 1e-9);
+    }
+  }
+  EXPECT_EQ(positions, 665);
   const nlohmann::json j = to_json(report);
   EXPECT_TRUE(j["margin"]["value"].is_null());  // nothing disagrees
   EXPECT_TRUE(j["ear_constant"].is_null());
@@ -127,6 +141,13 @@ TEST(Compare, ReportHasEveryFigureAndCanBeSplitByText) {
   EXPECT_EQ(first.positions() + second.positions(), report.positions());
   EXPECT_EQ(j["texts"][1]["kl"]["value"].get<double>(), second.kl().value);
   EXPECT_THROW(report.of_text(2), Error);
+  // There are two texts and 35 windows; the value is the same by either.
+  const Estimate by_text = report.perplexity_ratio_by_text();
+  EXPECT_NEAR(by_text.value, report.perplexity_ratio().value, 1e-12);
+  const auto [low, high] =
+      std::minmax(first.perplexity_ratio().value, second.perplexity_ratio().value);  // all that two units resample to
+  EXPECT_GE(by_text.ci95.low, low);
+  EXPECT_LE(by_text.ci95.high, high);
 
   double flips = 0, disagreements = 0;
   for (const nlohmann::json& bin : j["flips_by_entropy"])
