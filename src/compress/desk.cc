@@ -140,7 +140,12 @@ FidelityReport Desk::measure(const TextSet& on, KeptStreams* kept, bool as_sampl
   return compare_models(*reference, *served, on.texts, options, pool, {}, kept);
 }
 FidelityReport Desk::measure_adjustment() { return measure(adjustment, &adjustment_streams_); }
-FidelityReport Desk::measure_certificate() { return measure(certificate, &certificate_streams_, true); }
+FidelityReport Desk::measure_certificate(bool as_sampled) {
+  return measure(certificate, &certificate_streams_, as_sampled);
+}
+bool Desk::recommends_sampling() const {
+  return recommended_sampling(GenerationDefaults::load(source.texts())).has_value();
+}
 
 WholeAnswers Desk::measure_answers() {
   return fidelio::measure_answers(*reference, *served,

@@ -49,8 +49,11 @@ class Desk {
   void restore_served();
   // The served weights beside the reference's, on either set. The reference's own must be in place.
   FidelityReport measure_adjustment();
-  WholeAnswers measure_answers();        // as many as the job asks for
-  FidelityReport measure_certificate();  // as generation_config.json recommends to sample, too
+  WholeAnswers measure_answers();  // as many as the job asks for
+  // With `as_sampled` also as generation_config.json recommends to sample, which takes a third longer; so many figures are
+  // wanted of the plan that is certified alone.
+  FidelityReport measure_certificate(bool as_sampled);
+  bool recommends_sampling() const;
 
   // All that decides what the candidates are, and a stage of measurements with them (sensitivity/journal.h).
   std::map<std::string, std::string> candidates_job() const;

@@ -304,7 +304,8 @@ Hashes Checkpoint::tensor_hashes() const { return source_.tensors->tensor_hashes
 
 Hashes Checkpoint::file_hashes() const {
   Hashes keys = source_.tensors->key_hashes();
-  return keys.empty() ? deciding_files(texts()) : keys;
+  // The files as they lie there: what texts() says of them may be today's form of an older one, without its codes.
+  return keys.empty() ? deciding_files(TextFiles(texts().name())) : keys;
 }
 
 std::string Checkpoint::weights_sha256() const { return source_.tensors->weights_sha256(); }

@@ -43,11 +43,13 @@ std::vector<PlainWords> words_beyond_means(const Certificate& c) {
              "of all {} is {:.5f}, and the lowest overlap {:.2f}%.",
              c.tails.kl_p99, c.tails.kl_p999, c.tails.positions, c.tails.kl_largest, 100 * c.tails.ear_lowest)});
   if (c.answers)
-    words.push_back({"Whole answers",
-                     fmt::format("of {} greedy answers of up to {} tokens {} are the original's word for word, {} of "
-                                 "them; a single token that differs changes all that follows.",
-                                 c.answers->prompts, c.answers->max_tokens, c.answers->same,
-                                 percent_with_ends(c.answers->share()))});
+    words.push_back(
+        {"Whole answers",
+         fmt::format(
+             "{} of the {} greedy answers of up to {} tokens {} the original's word for word, {}; a single token "
+             "that differs changes all that follows.",
+             c.answers->same, c.answers->prompts, c.answers->max_tokens, c.answers->same == 1 ? "is" : "are",
+             percent_with_ends(c.answers->share()))});
   return words;
 }
 

@@ -35,7 +35,8 @@ TEST(BeyondMeans, IsSaidInPlainWords) {
                         "[97.80, 98.00]"));
   EXPECT_THAT(all, HasSubstr("one token in a hundred KL is above 0.00900"));
   EXPECT_THAT(all, HasSubstr("lowest overlap 87.00%"));
-  EXPECT_THAT(all, HasSubstr("of 24 greedy answers of up to 200 tokens 9 are the original's word for word, 37.50% ["));
+  EXPECT_THAT(all,
+              HasSubstr("9 of the 24 greedy answers of up to 200 tokens are the original's word for word, 37.50% ["));
   EXPECT_TRUE(words_beyond_means({}).empty());
 }
 

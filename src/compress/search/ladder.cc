@@ -70,7 +70,7 @@ Plan Search::descend(std::vector<Plan> rungs) {
         "one (EAR {:.5f}, lower bound {:.5f}). Give more documents (--text), so that both sets know more, or ask less",
         last.ear.value, last.ear.ci95.low);
   builder_.build(*held);
-  found_.certified = std::move(certified);
+  found_.certified = desk_.recommends_sampling() ? desk_.measure_certificate(true) : std::move(certified);
   return *held;
 }
 

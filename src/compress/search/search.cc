@@ -79,7 +79,7 @@ Measurement Search::trial(const Plan& plan, const std::string& what) {
 
 // Tests the plan in force on the documents of the certificate.
 Measurement Search::test(const Plan& plan) {
-  found_.certified = desk_.measure_certificate();
+  found_.certified = desk_.measure_certificate(!desk_.job.has_target());  // of a ladder only the last plan is certified
   const Judged judged = judge(documents_of(found_.certified, desk_.certificate), desk_.job.promise);
   const Measurement& m = judged.measured;
   const double bits = bits_per_parameter(table_, plan);
