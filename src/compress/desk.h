@@ -50,8 +50,8 @@ class Desk {
   // The served weights beside the reference's, on either set. The reference's own must be in place.
   FidelityReport measure_adjustment();
   WholeAnswers measure_answers();  // as many as the job asks for
-  // With `as_sampled` also as generation_config.json recommends to sample, which takes a third longer; so many figures are
-  // wanted of the plan that is certified alone.
+  // `as_sampled` adds the figures as generation_config.json recommends to sample. They take a third longer, and are wanted of
+  // the certified plan alone.
   FidelityReport measure_certificate(bool as_sampled);
   bool recommends_sampling() const;
 

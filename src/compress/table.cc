@@ -94,8 +94,7 @@ struct Allowed {
 Allowed allowed_by(const std::vector<Target>& targets, double ear_constant, double base_kl) {
   Allowed a;
   for (const Target& t : targets) {
-    const double allowed =
-        t.allowed_kl(ear_constant) - base_kl;
+    const double allowed = t.allowed_kl(ear_constant) - base_kl;
     a.strictest = std::min(a.strictest, allowed);
     a.loosest = std::max(a.loosest, allowed);
   }

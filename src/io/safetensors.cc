@@ -10,8 +10,8 @@
 #include "core/foreign/foreign_text.h"
 #include "core/foreign/json.h"
 
-#include "io/unserved/unserved.h"
 #include "io/identity/weights_hash.h"
+#include "io/unserved/unserved.h"
 
 namespace fidelio {
 namespace {

@@ -166,10 +166,10 @@ void print_certificate(const Checkpoint& checkpoint, const nlohmann::json& repor
   try {
     const Certificate c = read_certificate(checkpoint);
     const auto percent = [](double share) { return fmt::format("{:.2f}%", 100 * share); };
-    const std::string asked = c.target.ear  ? "at least " + percent(*c.target.ear)
-                              : c.target.kl ? fmt::format("KL of at most {:g}", *c.target.kl)
+    const std::string asked = c.target.ear    ? "at least " + percent(*c.target.ear)
+                              : c.target.kl   ? fmt::format("KL of at most {:g}", *c.target.kl)
                               : c.target.top1 ? percent(*c.target.top1) + " greedy agreement"
-                                            : std::string("no target");
+                                              : std::string("no target");
     fmt::print("certificate: {} overlap (EAR) in {}, {} to {} with {:g}% confidence; asked for: {}\n",
                percent(c.promised.ear.value), foreign(c.promised.domain), percent(c.promised.ear.ci95.low),
                percent(c.promised.ear.ci95.high), 100 * c.promised.confidence, asked);

@@ -80,7 +80,7 @@ std::vector<StatedFigures> stated_figures(const Certificate& c) {
   return figures;
 }
 
-// Whether a claimed loss (KL, 1 - EAR ..) or an end of its interval lies below the measured one by more than kernels of
+// Says whether a claimed loss (KL, 1 - EAR ..) or an end of its interval lies below the measured one by more than kernels of
 // another processor explain. These move a loss far less than half the interval of its documents; but that is narrow
 // where documents are much alike, and zero where they lose nothing. An end that is not claimed although the documents
 // give one is understated. `least` is the difference that is always allowed.

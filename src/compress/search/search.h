@@ -61,7 +61,7 @@ class Search {
   Measurement test(const Plan& plan);
   std::vector<Plan> ladder(const Plan& start);
   Plan descend(std::vector<Plan> rungs);
-  // Of a target of tasks (search/tasks.cc).
+  // These serve a target of tasks (search/tasks.cc).
   struct OwnText;
   Plan keep_accuracy(TaskJudge& judge);
   TaskCalibration calibrate(TaskJudge& judge, OwnText& text);

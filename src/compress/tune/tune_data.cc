@@ -8,8 +8,8 @@
 #include "compress/self_samples.h"
 #include "core/foreign/json.h"
 #include "core/hash.h"
-#include "io/safetensors.h"
 #include "io/identity/weights_hash.h"
+#include "io/safetensors.h"
 
 namespace fidelio {
 namespace {
