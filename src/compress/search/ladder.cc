@@ -2,7 +2,8 @@
 //
 // It is fixed when trials have found a plan, before the first of its own tests:
 //
-//   larger      a plan that surely holds, so that something is certified where the trials' documents were too kind
+//   larger      a plan that surely holds and one that most likely does, so that something is certified where the trials'
+//               documents were too kind
 //   the plan    found by trials, which aim at what nine certificates of ten will hold
 //   smaller     steps of kRung bits a weight down the front: what the trials left out of caution is won back, until a
 //               plan fails
@@ -14,10 +15,10 @@
 namespace fidelio {
 namespace {
 
-constexpr double kLarger = 0.25, kRung = 0.05;  // bits a weight
+constexpr double kSure = 1, kLikely = 0.25, kRung = 0.05;  // bits a weight
 constexpr int kMostRungs = 12;
 // Tuning a plan takes as long as all the rest, so that its ladder is shorter.
-constexpr double kTunedRung = 0.1;
+constexpr double kTunedSure = 0.5, kTunedRung = 0.1;
 constexpr int kMostTunedRungs = 3;
 
 }  // namespace
@@ -26,13 +27,13 @@ std::vector<Plan> ladder_of(const std::vector<Plan>& front, const Plan& start, i
                             const LadderShape& shape) {
   const auto bytes_of = [&](double bits) { return static_cast<int64_t>(bits * static_cast<double>(parameters) / 8); };
   std::vector<Plan> rungs;
-  const auto larger = std::find_if(front.begin(), front.end(), [&](const Plan& p) {
-    return p.bytes > start.bytes && p.bytes >= start.bytes + bytes_of(shape.larger);
-  });
-  if (larger != front.end())
-    rungs.push_back(*larger);
-  else if (front.back().bytes > start.bytes)
-    rungs.push_back(front.back());
+  for (const double bits : shape.larger) {
+    const auto larger = std::find_if(front.begin(), front.end(), [&](const Plan& p) {
+      return p.bytes > start.bytes && p.bytes >= start.bytes + bytes_of(bits);
+    });
+    const Plan& plan = larger != front.end() ? *larger : front.back();
+    if (plan.bytes > start.bytes && (rungs.empty() || plan.bytes < rungs.back().bytes)) rungs.push_back(plan);
+  }
   rungs.push_back(start);
   for (int i = 1; i <= shape.most; ++i) {
     std::optional<Plan> smaller = best_within_bytes(front, start.bytes - bytes_of(i * shape.step));
@@ -45,24 +46,25 @@ std::vector<Plan> ladder_of(const std::vector<Plan>& front, const Plan& start, i
 std::vector<Plan> Search::ladder(const Plan& start) {
   int64_t parameters = 0;
   for (const Group& g : table_.groups) parameters += g.parameters;
-  LadderShape shape{kLarger, kRung, kMostRungs};
-  if (desk_.job.tune) shape.step = kTunedRung, shape.most = kMostTunedRungs;
+  LadderShape shape{{kSure, kLikely}, kRung, kMostRungs};
+  if (desk_.job.tune) shape = {{kTunedSure}, kTunedRung, kMostTunedRungs};
   if (pace_.asked()) shape.most = 0;  // the front has plans that are foreseen to be fast enough; these were not timed
   return ladder_of(front_, start, parameters, shape);
 }
 
 // Tests from the largest down until one fails, and returns the last that held. With a rate a larger plan than the one that
 // was found may be too slow, by a clock that has not seen the documents; it is then left out.
-Plan Search::descend(std::vector<Plan> rungs) {
+Plan Search::descend(const Plan& start) {
+  const std::vector<Plan> rungs = ladder(start);
   std::optional<Plan> held;
   FidelityReport certified;
   Measurement last;
-  for (Plan& plan : rungs) {
+  for (const Plan& plan : rungs) {
     builder_.build(plan);
-    if (rungs.size() > 1 && &plan == &rungs.front() && !pace_.keeps(plan)) continue;
+    if (plan.bytes > start.bytes && !pace_.keeps(plan)) continue;
     last = test(plan);
     if (!meets(last, found_.target)) break;
-    held = std::move(plan);
+    held = plan;
     certified = std::move(found_.certified);
   }
   check(held.has_value(),

@@ -101,7 +101,7 @@ Plan Search::choose() {
     const Plan plan =
         desk_.job.search == SearchKind::evolve ? found_by_evolution(found_.target) : found_on_front(found_.target);
     builder_.build(plan);
-    if (pace_.keeps(plan)) return descend(ladder(plan));
+    if (pace_.keeps(plan)) return descend(plan);
     front_ = pace_.front(found_.target);
   }
 }

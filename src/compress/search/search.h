@@ -34,10 +34,11 @@ struct Found {
 // Plans among which a search looks, by ascending bytes: the table's Pareto front, or what evolution alone goes through.
 std::vector<Plan> plans_to_try(Desk& desk, const SensitivityTable& table, PlanEvolution& evolution, const Pace& pace);
 
-// The plans of a ladder, by descending size: one that is `larger` bits a weight larger than `start`, the start, and at most
-// `most` plans in steps of `step` bits below it. `parameters`: those that plans give formats to.
+// The plans of a ladder, by descending size: those that are `larger` bits a weight larger than `start`, the start, and at
+// most `most` plans in steps of `step` bits below it. `parameters`: those that plans give formats to.
 struct LadderShape {
-  double larger = 0, step = 0;
+  std::vector<double> larger;  // descending
+  double step = 0;
   int most = 0;
 };
 std::vector<Plan> ladder_of(const std::vector<Plan>& front, const Plan& start, int64_t parameters,
@@ -60,7 +61,7 @@ class Search {
   Measurement trial(const Plan& plan, const std::string& what);
   Measurement test(const Plan& plan);
   std::vector<Plan> ladder(const Plan& start);
-  Plan descend(std::vector<Plan> rungs);
+  Plan descend(const Plan& start);
   // These serve a target of tasks (search/tasks.cc).
   struct OwnText;
   Plan keep_accuracy(TaskJudge& judge);
