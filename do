@@ -70,7 +70,7 @@ demo() {
 
 tests() {
   configure_and_build cpu
-  ctest --test-dir build --output-on-failure -LE gpu "$@"
+  ctest --test-dir build --output-on-failure -LE gpu -j 2 "$@"
 }
 
 asan() {
