@@ -219,7 +219,7 @@ TEST(CertificateType, WordsSayWhatIsNotKept) {
   const std::string kept = all(in_plain_words(c, true));
   EXPECT_THAT(kept, HasSubstr("overlap by at least 98.00%"));
   // Two of the three places are passages, and both of one file; two checks of answers are less sure than the first alone.
-  EXPECT_THAT(kept, HasSubstr("other documents than the 1 that these passages come from"));
+  EXPECT_THAT(kept, HasSubstr("documents other than the 1 from which these passages are"));
   EXPECT_THAT(kept, AllOf(HasSubstr("with 97.5% certainty, judged"), HasSubstr("with 96.25% certainty not below")));
   EXPECT_THAT(kept, HasSubstr("% in code and 97.45% in docs, each of these by itself"));
   const std::string broken = all(in_plain_words(c, false));

@@ -156,7 +156,7 @@ std::vector<PlainWords> in_plain_words(const Certificate& c, bool kept) {
            "{}other kinds of text and other languages; pieces longer than {} tokens; other "
            "programs, processors and number formats than those that measured; and whether answers are right: "
            "the original's mistakes are kept.",
-           c.passages ? fmt::format("other documents than the {} that these passages come from; ", files_of_passages(c))
+           c.passages ? fmt::format("documents other than the {} from which these passages are; ", files_of_passages(c))
                       : "",
            c.context)});
   return words;

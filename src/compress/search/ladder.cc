@@ -17,9 +17,9 @@ namespace {
 
 constexpr double kSure = 1, kLikely = 0.25, kRung = 0.05;  // bits a weight
 constexpr int kMostRungs = 12;
-// Tuning a plan takes as long as all the rest, so that its ladder is shorter.
-constexpr double kTunedSure = 0.5, kTunedRung = 0.1;
-constexpr int kMostTunedRungs = 3;
+// Building a plan takes long on a CPU, and tuning one takes longer than all the rest: such ladders have fewer plans.
+constexpr double kSlowSure = 0.5, kSlowRung = 0.1;
+constexpr int kMostSlowRungs = 3;
 
 }  // namespace
 
@@ -47,7 +47,7 @@ std::vector<Plan> Search::ladder(const Plan& start) {
   int64_t parameters = 0;
   for (const Group& g : table_.groups) parameters += g.parameters;
   LadderShape shape{{kSure, kLikely}, kRung, kMostRungs};
-  if (desk_.job.tune) shape = {{kTunedSure}, kTunedRung, kMostTunedRungs};
+  if (desk_.job.tune || !desk_.job.on_gpu) shape = {{kSlowSure}, kSlowRung, kMostSlowRungs};
   if (pace_.asked()) shape.most = 0;  // the front has plans that are foreseen to be fast enough; these were not timed
   return ladder_of(front_, start, parameters, shape);
 }
