@@ -64,7 +64,6 @@ std::vector<DomainFidelity> one_by_one(const std::vector<DocumentFidelity>& docu
   std::map<std::string, std::vector<const DocumentFidelity*>> of;
   for (const DocumentFidelity& d : documents) of[d.domain].push_back(&d);
   std::vector<DomainFidelity> all;
-  const auto share = [](const Estimate& e) { return Estimate{1 - e.value, {1 - e.ci95.high, 1 - e.ci95.low}}; };
   for (const auto& [name, own] : of) {
     std::vector<double> kl, loss, tokens;
     for (const DocumentFidelity* d : own) {
@@ -75,9 +74,9 @@ std::vector<DomainFidelity> one_by_one(const std::vector<DocumentFidelity>& docu
     DomainFidelity d;
     d.domain = name;
     d.kl = cluster_mean(kl, tokens, {.confidence = confidence});
-    d.ear = share(cluster_mean(loss, tokens, {.confidence = confidence}));
+    d.ear = complement(cluster_mean(loss, tokens, {.confidence = confidence}));
     d.document_kl = next_document(kl, tokens, confidence);
-    d.document_ear = share(next_document(loss, tokens, confidence));
+    d.document_ear = complement(next_document(loss, tokens, confidence));
     all.push_back(d);
   }
   return all;

@@ -71,16 +71,16 @@ SearchResult search_to_target(const SensitivityTable& table, const std::vector<P
     return result.best >= 0 && static_cast<double>(passing - front[static_cast<size_t>(smaller)].bytes) <=
                                    options.resolution * static_cast<double>(passing);
   };
+  // The first plan from `begin` on that is predicted to meet the target; the end of the front where none is.
+  const auto smallest_predicted = [&](int64_t begin) {
+    const auto found = std::find_if(front.begin() + begin, front.end(), [&](const Plan& plan) {
+      return predicted_to_meet(plan, calibrate(table, result.trials, plan.bytes, options.rho), target);
+    });
+    return static_cast<int64_t>(found - front.begin());
+  };
   while (static_cast<int>(result.trials.size()) < options.max_trials && passes - fails > 1 &&
          !(fails >= 0 && as_large(fails))) {
-    int64_t next = passes - 1;
-    for (int64_t i = fails + 1; i < passes; ++i)
-      if (predicted_to_meet(front[static_cast<size_t>(i)],
-                            calibrate(table, result.trials, front[static_cast<size_t>(i)].bytes, options.rho),
-                            target)) {
-        next = i;
-        break;
-      }
+    const int64_t next = std::min(smallest_predicted(fails + 1), passes - 1);
     if (as_large(next)) break;  // nothing that would pay is expected to meet it
     const Plan& plan = front[static_cast<size_t>(next)];
     const double rho = calibrate(table, result.trials, plan.bytes, options.rho).rho;
@@ -92,11 +92,8 @@ SearchResult search_to_target(const SensitivityTable& table, const std::vector<P
       fails = next;
     }
   }
-  for (const Plan& plan : front) {
-    if (result.predicted) break;
-    if (predicted_to_meet(plan, calibrate(table, result.trials, plan.bytes, options.rho), target))
-      result.predicted = plan;
-  }
+  if (const int64_t predicted = smallest_predicted(0); predicted < std::ssize(front))
+    result.predicted = front[static_cast<size_t>(predicted)];
   return result;
 }
 

@@ -43,9 +43,10 @@ struct SearchResult {
   std::optional<Plan> predicted;  // by all trials the smallest plan that will meet it; none: no plan will
 };
 
-// Distribution-lossless search. The front is walked by calibrated prediction: KL_hat = rho * KL_predicted, EAR_hat = 1
-// - c sqrt(KL_hat) with c recalibrated too; greedy agreement likewise, with a constant of its own. After each measurement the next plan is the smallest predicted to meet the
-// target, until what passes and what fails are neighbours or nearly of one size, or `max_trials` are spent.
+// Distribution-lossless search. The front is walked by calibrated prediction: KL_hat = rho * KL_predicted, EAR_hat = 1 -
+// c sqrt(KL_hat) with c recalibrated too; greedy agreement likewise, with a constant of its own. After each measurement the
+// next plan is the smallest predicted to meet the target, until what passes and what fails are neighbours or nearly of one
+// size, or `max_trials` are spent.
 struct SearchOptions {
   int max_trials = 6;
   double rho = 1;         // what to expect before the first measurement

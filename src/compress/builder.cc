@@ -46,8 +46,9 @@ const Built& Builder::build(const Plan& plan) {
   ModelQuantizer how;
   how.original = desk_.reference.get();
   how.options.codebooks = &desk_.codebooks;
+  const std::map<LinearId, FormatSpec> formats = desk_.quantised_formats(table_, plan);
   std::string name;
-  for (const auto& [id, format] : desk_.quantised_formats(table_, plan)) {
+  for (const auto& [id, format] : formats) {
     name += to_string(id) + " " + to_string(format) + "\n";
     if (id.layer >= 0) {
       how.formats[id] = {format};
@@ -56,7 +57,7 @@ const Built& Builder::build(const Plan& plan) {
     built_.weights[id] = candidates_.weight(id, format);
     desk_.served->set_linear(id, desk_.served->pack(built_.weights[id]));
   }
-  PlanStore store(journal_, desk_.quantised_formats(table_, plan));
+  PlanStore store(journal_, formats);
   how.store = &store;
   quantize_model_gptq(*desk_.served, desk_.source, desk_.calibration, how, desk_.pool,
                       [&](QuantizedLinear q) { built_.weights[q.id] = std::move(q.weight); });

@@ -136,15 +136,15 @@ FidelityReport Desk::measure(const TextSet& on, KeptStreams* kept, bool as_sampl
   CompareOptions options;
   options.windows.context = job.context;
   options.candidate_mode = job.served();
-  if (as_sampled) options.sampling = recommended_sampling(GenerationDefaults::load(source.texts()));
+  if (as_sampled) options.sampling = recommended();
   return compare_models(*reference, *served, on.texts, options, pool, {}, kept);
 }
 FidelityReport Desk::measure_adjustment() { return measure(adjustment, &adjustment_streams_); }
 FidelityReport Desk::measure_certificate(bool as_sampled) {
   return measure(certificate, &certificate_streams_, as_sampled);
 }
-bool Desk::recommends_sampling() const {
-  return recommended_sampling(GenerationDefaults::load(source.texts())).has_value();
+std::optional<SamplingOptions> Desk::recommended() const {
+  return recommended_sampling(GenerationDefaults::load(source.texts()));
 }
 
 WholeAnswers Desk::measure_answers() {

@@ -53,7 +53,7 @@ class Desk {
   // `as_sampled` adds the figures as generation_config.json recommends to sample. They take a third longer, and are wanted of
   // the certified plan alone.
   FidelityReport measure_certificate(bool as_sampled);
-  bool recommends_sampling() const;
+  std::optional<SamplingOptions> recommended() const;  // how the source's authors sample it; none: greedily
 
   // All that decides what the candidates are, and a stage of measurements with them (sensitivity/journal.h).
   std::map<std::string, std::string> candidates_job() const;

@@ -13,4 +13,7 @@ struct Estimate {
   Interval ci95{};
 };
 
+// Returns one minus the estimate: the EAR that belongs to a loss, or the loss that belongs to an EAR.
+inline Estimate complement(const Estimate& e) { return {1 - e.value, {1 - e.ci95.high, 1 - e.ci95.low}}; }
+
 }  // namespace fidelio

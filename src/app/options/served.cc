@@ -61,8 +61,7 @@ serve::Loaded load_served(const ServedOptions& o) {
 }
 
 std::string otherwise_than_certified(const RunAs& certified, const RunAs& run) {
-  const bool other_kernels = run.activations != certified.activations || run.kv != certified.kv,
-             longer = run.context > certified.context;
+  const bool other_kernels = run.other_kernels_than(certified), longer = run.context > certified.context;
   if (!other_kernels && !longer) return "";
   std::string differs = other_kernels ? fmt::format("{}, {}", run.activations, run.kv) : "";
   if (longer) differs += fmt::format("{}up to {} tokens", other_kernels ? " and " : "", run.context);
@@ -83,9 +82,8 @@ void say_if_not_as_certified(const Checkpoint& checkpoint, const RunnerOptions& 
   const RunAs run{std::string(name_of(options.mode)), std::string(name_of(options.kv)), context};
   const std::string words = otherwise_than_certified(certified, run);
   if (words.empty()) return;
-  const bool other_kernels = run.activations != certified.activations || run.kv != certified.kv;
-  spdlog::log(other_kernels ? spdlog::level::warn : spdlog::level::info, "{}: {}", folder_name(checkpoint.folder()),
-              words);
+  spdlog::log(run.other_kernels_than(certified) ? spdlog::level::warn : spdlog::level::info, "{}: {}",
+              folder_name(checkpoint.folder()), words);
 }
 
 }  // namespace fidelio::app

@@ -23,6 +23,7 @@ serve::Loaded load_served(const ServedOptions& options);
 struct RunAs {
   std::string activations, kv;
   int64_t context = 0;  // of the longest text
+  bool other_kernels_than(const RunAs& other) const { return activations != other.activations || kv != other.kv; }
 };
 // "certified for a16, f16 and 512 tokens; this is a8, i8"; of a longer text alone "..; this is up to 2048 tokens", and ""
 // where the run is as certified.

@@ -9,6 +9,7 @@
 #include "core/file.h"
 #include "core/foreign/foreign_text.h"
 #include "core/foreign/units.h"
+#include "eval/report/table.h"
 
 namespace fidelio {
 namespace {
@@ -74,9 +75,7 @@ std::string sizes(const CardFacts& facts, const std::string& base) {
 }
 
 std::string with_interval(const Estimate& e, double times, int digits) {
-  if (std::isnan(e.ci95.low) || std::isnan(e.ci95.high)) return fmt::format("{:.{}f}", times * e.value, digits);
-  return fmt::format("{:.{}f} [{:.{}f}, {:.{}f}]", times * e.value, digits, times * e.ci95.low, digits,
-                     times * e.ci95.high, digits);
+  return interval_text({times * e.value, {times * e.ci95.low, times * e.ci95.high}}, digits);
 }
 
 std::string row_of(const std::string& name, const DomainFidelity& measured) {

@@ -1,19 +1,13 @@
 #include "compress/card/card_block.h"
 
-#include <cmath>
-
 #include "compress/card/card_head.h"
+#include "compress/certificate/words.h"
 #include "core/error.h"
 #include "core/foreign/foreign_text.h"
 #include "core/foreign/units.h"
 
 namespace fidelio {
 namespace {
-
-std::string share_text(const Estimate& e) {
-  if (std::isnan(e.ci95.low) || std::isnan(e.ci95.high)) return fmt::format("{:.2f}%", 100 * e.value);
-  return fmt::format("{:.2f}% [{:.2f}, {:.2f}]", 100 * e.value, 100 * e.ci95.low, 100 * e.ci95.high);
-}
 
 std::string row(const std::string& what, const std::string& figure) {
   return fmt::format("| {} | {} |\n", markdown_text(what), markdown_text(figure));
@@ -34,15 +28,16 @@ std::string card_block(const CardFacts& facts) {
       facts.kept ? "" : " **The certificate in the model's file does not hold.**");
   text += "| | |\n|---|---|\n";
   for (const DomainFidelity& d : c.domains)
-    text += row(fmt::format("overlap of next-token probabilities (EAR), {}", d.domain), share_text(d.ear));
+    text += row(fmt::format("overlap of next-token probabilities (EAR), {}", d.domain), percent_with_interval(d.ear));
   text += row("KL divergence, nats a token", fmt::format("{:.6f}", c.all.kl.value));
   if (c.tails.positions > 0)
     text += row("KL at 99%, 99.9% of tokens, largest",
                 fmt::format("{:.5f}, {:.5f}, {:.5f}", c.tails.kl_p99, c.tails.kl_p999, c.tails.kl_largest));
-  text += row("same first choice", share_text(c.all.top1));
+  text += row("same first choice", percent_with_interval(c.all.top1));
   if (c.sampling && c.all.ear_sampled)
-    text += row("overlap at " + sampling_text(*c.sampling), share_text(*c.all.ear_sampled));
-  if (c.floor) text += row("overlap of the original itself through the same kernels (floor)", share_text(c.floor->ear));
+    text += row("overlap at " + sampling_text(*c.sampling), percent_with_interval(*c.all.ear_sampled));
+  if (c.floor)
+    text += row("overlap of the original itself through the same kernels (floor)", percent_with_interval(c.floor->ear));
   if (c.answers)
     text += row(fmt::format("greedy answers of {} tokens without a difference", c.answers->max_tokens),
                 fmt::format("{} of {}", c.answers->same, c.answers->prompts));

@@ -8,12 +8,6 @@
 namespace fidelio {
 namespace {
 
-std::string percent_with_ends(const Estimate& e) {
-  const std::string value = fmt::format("{:.2f}%", 100 * e.value);
-  if (!std::isfinite(e.ci95.low) || !std::isfinite(e.ci95.high)) return value;
-  return fmt::format("{} [{:.2f}, {:.2f}]", value, 100 * e.ci95.low, 100 * e.ci95.high);
-}
-
 // Quantiles hardly move from one processor to another, and the largest moves by some percent: a claim that is half of what
 // is measured was not measured on this model.
 std::string tails_not_borne_out(const Tails& claimed, const Tails& measured) {
@@ -34,7 +28,7 @@ std::vector<PlainWords> words_beyond_means(const Certificate& c) {
   if (c.sampling && c.all.ear_sampled)
     words.push_back({"As it is sampled",
                      fmt::format("at {}, which the original's authors recommend, the overlap is {} over all the text.",
-                                 sampling_text(*c.sampling), percent_with_ends(*c.all.ear_sampled))});
+                                 sampling_text(*c.sampling), percent_with_interval(*c.all.ear_sampled))});
   if (c.tails.positions > 0)
     words.push_back(
         {"At worst",
@@ -49,7 +43,7 @@ std::vector<PlainWords> words_beyond_means(const Certificate& c) {
              "{} of the {} greedy answers of up to {} tokens {} the original's word for word, {}; a single token "
              "that differs changes all that follows.",
              c.answers->same, c.answers->prompts, c.answers->max_tokens, c.answers->same == 1 ? "is" : "are",
-             percent_with_ends(c.answers->share()))});
+             percent_with_interval(c.answers->share()))});
   return words;
 }
 
@@ -59,8 +53,8 @@ std::string beyond_not_borne_out(const Certificate& claimed, const Certificate& 
   // Two tokens that are as good as equal may change places, and the rest of the answer with them.
   const Estimate claim = claimed.answers->share(), found = measured.answers->share();
   if (claim.value <= found.ci95.high) return "";
-  return fmt::format("it claims that {} of the answers are the original's, measured is {}", percent_with_ends(claim),
-                     percent_with_ends(found));
+  return fmt::format("it claims that {} of the answers are the original's, measured is {}",
+                     percent_with_interval(claim), percent_with_interval(found));
 }
 
 }  // namespace fidelio

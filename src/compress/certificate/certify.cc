@@ -94,8 +94,6 @@ bool understated(const Estimate& claimed, const Estimate& measured, double least
            within(claimed.ci95.high, measured.ci95.high));
 }
 
-Estimate loss_of(const Estimate& kept) { return {1 - kept.value, {1 - kept.ci95.high, 1 - kept.ci95.low}}; }
-
 std::string said(const char* figure, const std::string& of, const Estimate& claimed, const Estimate& measured) {
   return fmt::format("it claims {} {:.6f} [{:.6f}, {:.6f}] of {}, measured is {:.6f} [{:.6f}, {:.6f}]", figure,
                      claimed.value, claimed.ci95.low, claimed.ci95.high, of, measured.value, measured.ci95.low,
@@ -124,16 +122,16 @@ std::string not_borne_out(const Certificate& claimed, const Certificate& measure
       return fmt::format("it claims EAR {:.6f} of {}, of which nothing was measured", c.ear.value, foreign(c.of));
     for (const StatedFigures& m : figures) {
       if (m.of != c.of) continue;
-      if (understated(loss_of(c.ear), loss_of(m.ear))) return said("EAR", c.of, c.ear, m.ear);
+      if (understated(complement(c.ear), complement(m.ear))) return said("EAR", c.of, c.ear, m.ear);
       if (understated(c.kl, m.kl)) return said("KL", c.of, c.kl, m.kl);
-      // Tokens that are as good as equal change places: a few, whatever the interval is.
-      if (c.ear_sampled && m.ear_sampled && understated(loss_of(*c.ear_sampled), loss_of(*m.ear_sampled)))
+      if (c.ear_sampled && m.ear_sampled && understated(complement(*c.ear_sampled), complement(*m.ear_sampled)))
         return said("EAR as sampled", c.of, *c.ear_sampled, *m.ear_sampled);
+      // Tokens that are as good as equal change places: a few, whatever the interval is.
       if (c.top1 && m.top1 &&
-          understated(loss_of(*c.top1), loss_of(*m.top1), 3.0 / static_cast<double>(claimed.all.tokens)))
+          understated(complement(*c.top1), complement(*m.top1), 3.0 / static_cast<double>(claimed.all.tokens)))
         return said("top1", c.of, *c.top1, *m.top1);
       if (c.perplexity_ratio && m.perplexity_ratio &&
-          understated(loss_of(*c.perplexity_ratio), loss_of(*m.perplexity_ratio)))
+          understated(complement(*c.perplexity_ratio), complement(*m.perplexity_ratio)))
         return said("a perplexity ratio", c.of, *c.perplexity_ratio, *m.perplexity_ratio);
     }
   }

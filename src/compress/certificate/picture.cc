@@ -19,15 +19,6 @@ struct Axis {
   double at(double value) const { return kLeft + (kRight - kLeft) * (value - low) / (high - low); }
 };
 
-// Ticks at multiples of 1, 2 or 5 times a power of ten, some four of them.
-std::vector<double> ticks_of(const Axis& axis) {
-  const double rough = (axis.high - axis.low) / 4, power = std::pow(10, std::floor(std::log10(rough)));
-  const double step = power * (rough / power >= 5 ? 5 : rough / power >= 2 ? 2 : 1);
-  std::vector<double> ticks;
-  for (double t = std::ceil(axis.low / step) * step; t <= axis.high + 1e-9 * step; t += step) ticks.push_back(t);
-  return ticks;
-}
-
 // The figure that a picture shows.
 struct Shown {
   bool kl;
@@ -88,7 +79,7 @@ std::string figure(const std::string& title, const std::string& svg, double heig
 
 std::string ruler(const Axis& axis, const Shown& shown, double y) {
   std::string svg = fmt::format("<path d=\"M{} {:.1f}H{}\" style=\"stroke:var(--line)\"/>", kLeft, y, kRight);
-  for (double t : ticks_of(axis))
+  for (double t : round_ticks(axis.low, axis.high))
     svg += fmt::format(
         "<path d=\"M{0:.1f} {1:.1f}v5\" style=\"stroke:var(--soft)\"/><text x=\"{0:.1f}\" y=\"{2:.1f}\" "
         "text-anchor=\"middle\">{3}</text>",

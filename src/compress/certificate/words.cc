@@ -162,4 +162,10 @@ std::vector<PlainWords> in_plain_words(const Certificate& c, bool kept) {
   return words;
 }
 
+std::string percent_with_interval(const Estimate& e) {
+  const std::string value = fmt::format("{:.2f}%", 100 * e.value);
+  if (!std::isfinite(e.ci95.low) || !std::isfinite(e.ci95.high)) return value;
+  return fmt::format("{} [{:.2f}, {:.2f}]", value, 100 * e.ci95.low, 100 * e.ci95.high);
+}
+
 }  // namespace fidelio

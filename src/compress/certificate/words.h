@@ -14,4 +14,7 @@ struct PlainWords {
 // the promise out; if it does not, the words say so in place of the promise, so that nobody can quote it.
 std::vector<PlainWords> in_plain_words(const Certificate& certificate, bool kept);
 
+// "97.80% [97.72, 97.91]", without ends that are not known.
+std::string percent_with_interval(const Estimate& share);
+
 }  // namespace fidelio

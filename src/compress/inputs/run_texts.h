@@ -1,6 +1,7 @@
 // The texts of one compression: rid of what would be counted twice, and noted as they are used.
 #pragma once
 #include <functional>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 

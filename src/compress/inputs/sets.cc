@@ -93,10 +93,6 @@ class SetBuilder {
   TextSet set_;
 };
 
-}  // namespace
-
-namespace {
-
 // How many windows each document of a domain gives, `share` together. They are dealt like cards: every document gives its
 // first one, then every one gives its second, and so on, so that no document is left out while another gives two.
 std::vector<int64_t> deal_windows(const std::vector<Document>& documents, int64_t context, int64_t share) {

@@ -28,7 +28,7 @@ std::vector<int64_t> sizes_of(const std::vector<Plan>& plans) {
 
 TEST(Ladder, GoesDownFromALargerPlanInSteps) {
   const std::vector<Plan> front = front_of({80, 84, 88, 92, 96, 100, 104, 108, 112});
-  // With 80 parameters a bit is ten bytes.
+  // A bit of each of 80 parameters is ten bytes.
   EXPECT_THAT(sizes_of(ladder_of(front, front[5], 80, {.larger = {1}, .step = 0.4, .most = 3})),
               ElementsAre(112, 100, 96, 92, 88));
   EXPECT_THAT(sizes_of(ladder_of(front, front[5], 80, {.larger = {0.5}, .step = 0.8, .most = 9})),

@@ -33,7 +33,7 @@ Measurement Search::trial_on(OwnText& text, const Plan& plan, const std::string&
     loss.push_back(tokens.back() - w.sums.ear);
   }
   const Estimate lost = cluster_mean(loss, tokens);
-  const Measurement m{{1 - lost.value, {1 - lost.ci95.high, 1 - lost.ci95.low}}, cluster_mean(kl, tokens), 0};
+  const Measurement m{complement(lost), cluster_mean(kl, tokens)};
   const double bits = bits_per_parameter(table_, plan);
   desk_.note(fmt::format("{} {:.3f} bits a weight: on the questions' own text KL {:.6f} [{:.6f}, {:.6f}], EAR {:.5f}",
                          what, bits, m.kl.value, m.kl.ci95.low, m.kl.ci95.high, m.ear.value));

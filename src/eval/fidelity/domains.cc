@@ -10,9 +10,6 @@
 namespace fidelio {
 namespace {
 
-// One less a loss: an EAR, an agreement.
-Estimate share(const Estimate& loss) { return {1 - loss.value, {1 - loss.ci95.high, 1 - loss.ci95.low}}; }
-
 // A part of the document before it, whose domain's name goes on behind a slash: both are one document where all text is
 // one kind, because what lies in one document is no independent draw.
 bool is_part_of(const DocumentFidelity& part, const DocumentFidelity& document) {
@@ -65,24 +62,24 @@ DomainFidelity measured(const std::string& name, std::span<const DocumentFidelit
   }
   if (others > 0) {
     d.kl = foreseen_mean(losses.kl, losses.tokens, others, confidence);
-    d.ear = share(foreseen_mean(losses.ear, losses.tokens, others, confidence));
-    d.top1 = share(foreseen_mean(losses.flips, losses.tokens, others, confidence));
+    d.ear = complement(foreseen_mean(losses.ear, losses.tokens, others, confidence));
+    d.top1 = complement(foreseen_mean(losses.flips, losses.tokens, others, confidence));
     d.document_kl = foreseen_document(losses.kl, losses.tokens, others, confidence);
-    d.document_ear = share(foreseen_document(losses.ear, losses.tokens, others, confidence));
+    d.document_ear = complement(foreseen_document(losses.ear, losses.tokens, others, confidence));
     return d;
   }
   const auto options = [&](const std::vector<double>& of) {
     return ClusterOptions{.confidence = confidence, .resamples = 2000, .seed = 0, .ratios = of};
   };
   d.kl = cluster_mean(losses.kl, losses.tokens, options(ratios.kl));
-  d.ear = share(cluster_mean(losses.ear, losses.tokens, options(ratios.ear)));
-  d.top1 = share(mean_of_flips(losses, options(ratios.flips)));
+  d.ear = complement(cluster_mean(losses.ear, losses.tokens, options(ratios.ear)));
+  d.top1 = complement(mean_of_flips(losses, options(ratios.flips)));
   if (losses.sampled > 0) {
     d.kl_sampled = cluster_mean(losses.kl_sampled, losses.tokens, options(ratios.kl_sampled));
-    d.ear_sampled = share(cluster_mean(losses.ear_sampled, losses.tokens, options(ratios.ear_sampled)));
+    d.ear_sampled = complement(cluster_mean(losses.ear_sampled, losses.tokens, options(ratios.ear_sampled)));
   }
   d.document_kl = next_document(losses.kl, losses.tokens, confidence, ratios.kl);
-  d.document_ear = share(next_document(losses.ear, losses.tokens, confidence, ratios.ear));
+  d.document_ear = complement(next_document(losses.ear, losses.tokens, confidence, ratios.ear));
   return d;
 }
 

@@ -51,27 +51,16 @@ struct Axis {
   }
 };
 
-// Round numbers that divide [low, high] into some five parts.
+// Ticks outside the axis, but for rounding, are left out.
 std::vector<double> ticks(const Axis& axis) {
+  if (!axis.logarithmic) return round_ticks(axis.low, axis.high);
   std::vector<double> all;
-  if (axis.logarithmic) {
-    // Decades alone where there are three or more, 1-2-5 where there are fewer.
-    const bool few = std::log10(axis.high / axis.low) < 2.5;
-    for (double e = std::floor(std::log10(axis.low)); e <= std::ceil(std::log10(axis.high)); ++e)
-      for (double step : few ? std::vector<double>{1, 2, 5} : std::vector<double>{1})
-        all.push_back(step * std::pow(10, e));
-  } else {
-    const double raw = (axis.high - axis.low) / 5, power = std::pow(10, std::floor(std::log10(raw)));
-    const double step = power * (raw / power < 1.5 ? 1 : raw / power < 3.5 ? 2 : raw / power < 7.5 ? 5 : 10);
-    for (double k = std::ceil(axis.low / step - 1e-9); k * step <= axis.high + 1e-9 * step; ++k)
-      all.push_back(k * step);
-  }
-  for (double& t : all)
-    if (!axis.logarithmic && std::fabs(t) < 1e-12) t = 0;  // not -0
-  std::erase_if(all, [&](double t) {
-    return t < axis.low * (axis.logarithmic ? 0.999 : 1) - 1e-12 ||
-           t > axis.high * (axis.logarithmic ? 1.001 : 1) + 1e-12;
-  });
+  // Decades alone where there are three or more, 1-2-5 where there are fewer.
+  const bool few = std::log10(axis.high / axis.low) < 2.5;
+  for (double e = std::floor(std::log10(axis.low)); e <= std::ceil(std::log10(axis.high)); ++e)
+    for (double step : few ? std::vector<double>{1, 2, 5} : std::vector<double>{1})
+      all.push_back(step * std::pow(10, e));
+  std::erase_if(all, [&](double t) { return t < axis.low * 0.999 - 1e-12 || t > axis.high * 1.001 + 1e-12; });
   return all;
 }
 
@@ -225,6 +214,17 @@ std::string escape_html(std::string_view text) {
     }
   }
   return out;
+}
+
+std::vector<double> round_ticks(double low, double high) {
+  const double raw = (high - low) / 5, power = std::pow(10, std::floor(std::log10(raw)));
+  const double step = power * (raw / power < 1.5 ? 1 : raw / power < 3.5 ? 2 : raw / power < 7.5 ? 5 : 10);
+  std::vector<double> all;
+  for (double k = std::ceil(low / step - 1e-9); k * step <= high + 1e-9 * step; ++k) all.push_back(k * step);
+  for (double& t : all)
+    if (std::fabs(t) < 1e-12) t = 0;  // not -0
+  std::erase_if(all, [&](double t) { return t < low - 1e-12 || t > high + 1e-12; });
+  return all;
 }
 
 std::string html_page(std::string_view title, std::string_view body, std::string_view made_by) {

@@ -12,6 +12,9 @@ std::string escape_html(std::string_view text);  // & < > " and '; control chara
 // A whole document. `made_by`: its last line, what made it (version, date, command).
 std::string html_page(std::string_view title, std::string_view body, std::string_view made_by = {});
 
+// Round numbers that divide [low, high] into some five parts.
+std::vector<double> round_ticks(double low, double high);
+
 struct ChartPoint {
   double x = 0, y = 0;
   double low = 0, high = 0;  // an error bar where low < high

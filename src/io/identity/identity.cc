@@ -26,7 +26,7 @@ Hashes deciding_files(const TextFiles& files, const nlohmann::json& config) {
   Hashes hashes;
   for (const std::string& name : companion_names(files))
     if (const auto text = files.read(name)) hashes[name] = sha256_hex(*text);
-  nlohmann::json of_model = nlohmann::json::parse(config.dump());  // as a file of it is read
+  nlohmann::json of_model = config;
   for (const char* key : {"fidelio", "transformers_version", "_name_or_path"}) of_model.erase(key);
   hashes["config.json"] = sha256_hex(of_model.dump());
   return hashes;

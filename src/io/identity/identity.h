@@ -32,8 +32,8 @@ std::string tensor_digits(const Hashes& tensors);
 Hashes deciding_files(const TextFiles& files);
 Hashes deciding_files(const TextFiles& files, const nlohmann::json& config);  // with this config.json
 
-// A WrittenIdentity is what fidelio noted when it wrote a checkpoint; all of it is empty in a model that somebody else wrote, and tensors and
-// files in one that an earlier fidelio wrote.
+// A WrittenIdentity is what fidelio noted when it wrote a checkpoint; all of it is empty in a model that somebody else
+// wrote, and tensors and files in one that an earlier fidelio wrote.
 struct WrittenIdentity {
   std::string weights_sha256, tensors;
   Hashes files;
