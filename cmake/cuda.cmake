@@ -35,7 +35,7 @@ endfunction()
 
 fidelio_cuda_room(kernels_cuda FOLDERS kernels/cuda/device kernels/cuda/backend kernels/cuda/linear/layout kernels/cuda/linear/decode kernels/cuda/linear/batch
     kernels/cuda/linear/prefill kernels/cuda/linear/dense kernels/cuda/linear/vectors kernels/cuda/attention kernels/cuda/rows
-  DEPS fidelio_formats fidelio_kernels_cpu CUDA::cudart_static CUDA::cublasLt CUDA::cublas)
+  DEPS fidelio_step fidelio_kernels_cpu CUDA::cudart_static CUDA::cublasLt CUDA::cublas)
 # Its numbers are the host's bit for bit (choice_arithmetic.h).
 set_source_files_properties(${CMAKE_SOURCE_DIR}/src/kernels/cuda/rows/choose.cu PROPERTIES COMPILE_OPTIONS --fmad=false)
 fidelio_cuda_room(quant_cuda FOLDERS quant/cuda DEPS fidelio_kernels_cuda CUDA::cusolver)

@@ -7,6 +7,7 @@
 #include "io/export/export.h"
 #include "models.h"
 #include "quant/quantize_model.h"
+#include "runtime/taps.h"
 #include "sensitivity/meter.h"
 
 namespace fidelio {
@@ -56,16 +57,16 @@ TEST_P(Families, CalibrationWalksTheModelThatRuns) {
   std::vector<float> heads(ids.size() * static_cast<size_t>(c.h * c.e)), gates(ids.size() * static_cast<size_t>(c.f));
   for (int layer = 0; layer < c.L; ++layer) {
     whole->layers(layer, layer + 1);
-    walked->linear_input(layer, InputId::o_in, heads);
-    walked->add_output(layer, Role::o, heads);
+    read_input(*walked, layer, InputId::o_in, heads);
+    add_output(*walked, layer, InputId::o_in, heads);
     if (c.experts > 0) {
-      const Routes routes = walked->routes(layer);
+      const Routes routes = choose_experts(*walked, layer);
       gates.resize(static_cast<size_t>(routes.count() * c.f));
-      walked->expert_input(layer, routes, gates);
-      walked->add_experts(layer, routes, gates);
+      read_expert_input(*walked, layer, routes, gates);
+      add_experts(*walked, layer, routes, gates);
     } else {
-      walked->linear_input(layer, InputId::down_in, gates);
-      walked->add_output(layer, Role::down, gates);
+      read_input(*walked, layer, InputId::down_in, gates);
+      add_output(*walked, layer, InputId::down_in, gates);
     }
     EXPECT_EQ(stream(*walked), stream(*whole)) << "layer " << layer;
   }

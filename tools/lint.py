@@ -7,7 +7,7 @@ import os
 import re
 import sys
 
-RUNTIME = ["core", "formats", "text", "arch", "io", "kernels", "runtime"]
+RUNTIME = ["core", "formats", "text", "arch", "io", "step", "kernels", "runtime"]
 ROOMS = {  # room -> rooms it may include
     "core": [],
     "ranks": ["core"],
@@ -15,9 +15,10 @@ ROOMS = {  # room -> rooms it may include
     "text": ["core"],
     "arch": ["core"],
     "io": ["core", "formats", "text", "arch"],
-    "kernels": ["core", "formats"],
+    "step": ["core", "formats", "arch"],
+    "kernels": ["core", "formats", "step"],
     "alloc": ["core", "formats"],
-    "runtime": ["core", "formats", "text", "arch", "io", "kernels"],
+    "runtime": ["core", "formats", "text", "arch", "io", "step", "kernels"],
     "engine": RUNTIME,
     "train": [*RUNTIME, "ranks"],
     "quant": RUNTIME,

@@ -41,8 +41,8 @@ enum class QkNorm : uint8_t { none, head, width };
 // OLMoE) or block_sparse_moe.experts.5.w1 (Mixtral); all in two tensors of three dimensions (Granite).
 enum class ExpertFiles : uint8_t { none, each, lettered, stacked };
 
-// What a family's layers are made of: everything in which one differs from another beside numbers. The transformer is
-// written once (runtime/forward/forward.h) and reads this.
+// The parts that a family's layers are made of: everything in which one differs from another beside numbers. step/build.h
+// makes the operations of a step from them.
 struct Blocks {
   bool norm_before = true;     // of what attention and the MLP see
   bool norm_after = false;     // of what they add to the stream

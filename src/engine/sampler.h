@@ -1,4 +1,4 @@
-// What a request asks of its sampling, and the rule for one token that follows from it (kernels/choice.h). The random
+// What a request asks of its sampling, and the rule for one token that follows from it (step/choice.h). The random
 // number of a choice is a pure function of (seed, position), so a sampled token depends on its request's seed, its
 // tokens and its position alone: batching, preemption and speculation cannot change it.
 //
@@ -12,7 +12,7 @@
 #include <span>
 #include <vector>
 
-#include "kernels/choice.h"
+#include "step/choice.h"
 
 namespace fidelio {
 

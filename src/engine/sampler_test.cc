@@ -7,8 +7,8 @@
 
 #include "core/error.h"
 #include "core/rng.h"
-#include "kernels/choice_race.h"
 #include "kernels/cpu/choice/choose.h"
+#include "step/choice_race.h"
 
 namespace fidelio {
 namespace {

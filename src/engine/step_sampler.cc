@@ -5,7 +5,7 @@
 #include <limits>
 
 #include "core/error.h"
-#include "kernels/choice_arithmetic.h"
+#include "step/choice_arithmetic.h"
 
 namespace fidelio {
 

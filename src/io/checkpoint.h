@@ -17,12 +17,12 @@
 #include <nlohmann/json_fwd.hpp>
 
 #include "arch/model_config.h"
+#include "arch/model_weights.h"
 #include "arch/stops.h"
 #include "arch/weight_names.h"
 #include "formats/linear_weight.h"
 #include "io/identity/identity.h"
 #include "io/model_source.h"
-#include "io/model_weights.h"
 #include "io/safetensors.h"
 
 namespace fidelio {

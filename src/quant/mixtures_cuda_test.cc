@@ -13,7 +13,7 @@
 #include "kernels/cuda/device/device.h"
 #include "kernels/cuda/test_device.h"
 #include "quant/quantize.h"
-#include "runtime/runner.h"
+#include "runtime/taps.h"
 
 namespace fidelio {
 namespace {
@@ -119,19 +119,19 @@ TEST_P(CudaMixtures, CalibrationWalksTheModelThatRuns) {
   }
   for (int layer = 0; layer < c.L; ++layer) {
     whole->layers(layer, layer + 1);
-    walked->linear_input(layer, InputId::o_in, heads);
-    walked->add_output(layer, Role::o, heads);
-    const Routes routes = walked->routes(layer);
-    walked->linear_input(layer, InputId::mlp_in, other);
+    read_input(*walked, layer, InputId::o_in, heads);
+    add_output(*walked, layer, InputId::o_in, heads);
+    const Routes routes = choose_experts(*walked, layer);
+    read_input(*walked, layer, InputId::mlp_in, other);
     const std::vector<int32_t> some = {5, 0, 88};
-    walked->take_rows(other, some, taken);
+    take_rows(*walked, layer, other, some, taken);
     for (size_t i = 0; i < some.size(); ++i)
       EXPECT_TRUE(std::equal(taken.begin() + static_cast<std::ptrdiff_t>(i * static_cast<size_t>(c.d)),
                              taken.begin() + static_cast<std::ptrdiff_t>((i + 1) * static_cast<size_t>(c.d)),
                              other.begin() + some[i] * c.d));
     std::vector<float> inputs(static_cast<size_t>(routes.count() * c.f));
-    walked->expert_input(layer, routes, inputs);
-    walked->add_experts(layer, routes, inputs);
+    read_expert_input(*walked, layer, routes, inputs);
+    add_experts(*walked, layer, routes, inputs);
     whole->read_stream(one);
     walked->read_stream(other);
     EXPECT_EQ(one, other) << "layer " << layer;

@@ -10,6 +10,7 @@
 #include "quant/device/workbench.h"
 #include "quant/vectors/shared_codebooks.h"
 #include "quant/vocabulary.h"
+#include "runtime/taps.h"
 
 namespace fidelio {
 namespace {
@@ -79,10 +80,12 @@ class Passage {
   // (mlp_in) or of downs, which advance() finds kept. `source` sees them under the experts that are chosen here, so that
   // an expert's two inputs are of the same rows.
   void observe_experts(int layer, InputId which, Passage* source) {
+    layer_ = layer;
+    if (source) source->layer_ = layer;
     for (size_t i = 0; i < batches_.size(); ++i) {
       if (which == InputId::mlp_in) {
         collect(i, layer, which, runner_.config().d);
-        routes_[i] = runner_.routes(layer);
+        routes_[i] = choose_experts(runner_, layer);
         if (source) source->collect(i, layer, which, runner_.config().d);
       } else {
         collect_experts(i, layer, routes_[i]);
@@ -107,14 +110,14 @@ class Passage {
   }
 
   // stream += W input, with the weight as it is now.
-  void advance(int layer, Role role) {
+  void advance(int layer, InputId which) {
     for (size_t i = 0; i < batches_.size(); ++i) {
       runner_.begin(batches_[i].batch, Activations::f32);
       runner_.write_stream(stream(i));
-      if (role == Role::down && runner_.config().experts > 0)
+      if (which == InputId::down_in && runner_.config().experts > 0)
         advance_experts(i, layer);
       else
-        runner_.add_output(layer, role, input(i));
+        add_output(runner_, layer, which, input(i));
       runner_.read_stream(stream(i));
     }
   }
@@ -124,22 +127,22 @@ class Passage {
     columns_ = columns;
     runner_.begin(batches_[batch].batch, Activations::f32);
     runner_.write_stream(stream(batch));
-    runner_.linear_input(layer, which, input(batch));
+    read_input(runner_, layer, which, input(batch));
   }
   void collect_experts(size_t batch, int layer, const Routes& routes) {
     runner_.begin(batches_[batch].batch, Activations::f32);
     runner_.write_stream(stream(batch));
-    runner_.expert_input(layer, routes, slots(batch, routes.count()));
+    read_expert_input(runner_, layer, routes, slots(batch, routes.count()));
     chosen_here_ = &routes == &routes_[batch];
   }
   // Inputs that were collected under another's choice are not those of this stream.
   void advance_experts(size_t batch, int layer) {
     if (chosen_here_) {
-      runner_.add_experts(layer, routes_[batch], slots(batch, routes_[batch].count()));
+      add_experts(runner_, layer, routes_[batch], slots(batch, routes_[batch].count()));
     } else {
-      const Routes own = runner_.routes(layer);
-      runner_.expert_input(layer, own, slots(batch, own.count()));
-      runner_.add_experts(layer, own, slots(batch, own.count()));
+      const Routes own = choose_experts(runner_, layer);
+      read_expert_input(runner_, layer, own, slots(batch, own.count()));
+      add_experts(runner_, layer, own, slots(batch, own.count()));
     }
   }
   std::span<const float> expert_rows(size_t i, InputId which, const Routes& routes, const ExpertRows& group) {
@@ -148,7 +151,7 @@ class Passage {
       return slots(i, routes.count()).subspan(size(group.first_slot * f), size(group.slots * f));
     if (taken_ == nullptr) taken_ = runner_.allocate(runner_.options().max_rows * d);
     const std::span to(taken_.get(), size(group.slots * d));
-    runner_.take_rows(input(i), std::span(routes.rows).subspan(size(group.first_slot), size(group.slots)), to);
+    take_rows(runner_, layer_, input(i), std::span(routes.rows).subspan(size(group.first_slot), size(group.slots)), to);
     return to;
   }
   static size_t size(int64_t n) { return static_cast<size_t>(n); }
@@ -163,6 +166,7 @@ class Passage {
   std::vector<PackedBatch> batches_;
   std::vector<std::shared_ptr<float[]>> streams_, inputs_;  // in the runner's memory
   int64_t columns_ = 0;                                     // of the inputs
+  int layer_ = 0;                                           // whose experts were observed last
   std::vector<Routes> routes_;                              // of the layer's experts
   bool chosen_here_ = false;                                // by these routes the inputs of downs were collected
   std::shared_ptr<float[]> taken_;                          // one expert's rows of a batch
@@ -455,7 +459,7 @@ void quantize_model_gptq(Runner& runner, const Checkpoint& source, const Dataset
       --missing;
     }
     for (Passage* p : {passage ? &*passage : nullptr, exact}) {
-      if (missing > 0 && p && stop.adds()) p->advance(layer, stop.roles.front());
+      if (missing > 0 && p && stop.adds()) p->advance(layer, stop.input);
     }
     if (ours(number)) progress.advance(std::max<int64_t>(0, work.passing(layer, stop) - passed));
   }

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "runtime/model.h"
+#include "step/build.h"
 
 namespace fidelio {
 namespace {

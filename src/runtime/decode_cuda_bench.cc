@@ -1,4 +1,4 @@
-// Decoding of a llama-3-8b-shaped model on a GPU with random weights, by the very ops that serve (forward.h over Cuda):
+// Decoding of a llama-3-8b-shaped model on a GPU with random weights, by the program and the operations that serve:
 //   decode_cuda_bench FORMAT [batch,batch,...] [context,context,...] [head's format, else bf16] [cache, else f16]
 //   decode_cuda_bench FORMAT prefill [tokens,tokens,...]
 //   decode_cuda_bench FORMAT speculate [batch,...] [context,...] [head's format, else FORMAT] [draft,draft,...]
@@ -20,7 +20,7 @@
 #include "core/rng.h"
 #include "formats/grid_curve.h"
 #include "kernels/cuda/backend/cuda.h"
-#include "runtime/forward/forward.h"
+#include "runtime/executor.h"
 
 using namespace fidelio;
 
@@ -53,87 +53,99 @@ LinearWeight random_weight(const FormatSpec& spec, int64_t out, int64_t in) {
   return w;
 }
 
-void measure(Cuda& b, Model<Cuda>& model, const std::string& format, int64_t weight_bytes,
-             const std::vector<int>& batches, int context, KvFormat kv);
-void prefill(Cuda& b, Model<Cuda>& model, const std::string& format, int tokens);
+ModelConfig shape() {
+  ModelConfig c;
+  c.L = kL, c.d = kD, c.f = kF, c.h = kH, c.hk = kHk, c.e = kE, c.v = kV;
+  c.rms_eps = 1e-5f;
+  c.max_positions = 131072;
+  c.tie_embeddings = true;  // one matrix is enough here: an embedding is read a row at a time
+  return c;
+}
+const Program& program() {
+  static const Program built = build_program(shape(), shape().max_positions);
+  return built;
+}
 
-struct Weights {
-  Model<Cuda> model;
+struct Model {
+  Weights<Cuda> weights{program()};
   int64_t bytes = 0;
 };
 
-// tokens > 0: also with a head of so many, evenly spread.
-Weights make_weights(Cuda& b, const std::string& format, const std::string& head, int tokens = 0) {
-  const FormatSpec spec = parse_format(format);
+// With tokens > 0 the model also has a draft's head of so many tokens, evenly spread.
+std::unique_ptr<Model> make_model(Cuda& b, const std::string& format, const std::string& head, int tokens = 0) {
+  auto made = std::make_unique<Model>();
+  std::map<std::pair<int64_t, int64_t>, LinearWeight> of_shape;
   const auto shared = [&](const LinearWeight& w) { return std::make_shared<const Cuda::Linear>(b.pack(w)); };
-  Weights made;
-  Model<Cuda>& model = made.model;
-  model.attention = {std::vector<LayerAttention>(kL), {{std::vector<float>(kE / 2, 0.01f), 1.0f}}, kH, kHk, kE, 1e-5f};
-  model.scalars.eps = 1e-5f;
-  const LinearWeight square = random_weight(spec, kD, kD), narrow = random_weight(spec, kHk * kE, kD),
-                     wide = random_weight(spec, kF, kD), deep = random_weight(spec, kD, kF);
-  const std::vector<float> ones(kD, 1.0f);
-  for (int i = 0; i < kL; ++i) {
-    Layer<Cuda> l{shared(square),
-                  shared(narrow),
-                  shared(narrow),
-                  shared(square),
-                  shared(wide),
-                  shared(wide),
-                  shared(deep),
-                  b.allocate(1, kD),
-                  b.allocate(1, kD),
-                  {},
-                  {},
-                  {},
-                  {}};
-    b.upload(ones, l.attn_norm);
-    b.upload(ones, l.mlp_norm);
-    for (const auto* w : {&l.q, &l.k, &l.v, &l.o, &l.gate, &l.up, &l.down}) made.bytes += (*w)->bytes();
-    model.layers.push_back(std::move(l));
+  for (const LinearId id : program().linears) {
+    const Shape s = shape_of(shape(), id);
+    const auto at = of_shape.try_emplace({s[0], s[1]}).first;
+    if (at->second.out == 0) at->second = random_weight(parse_format(id.layer < 0 ? head : format), s[0], s[1]);
+    made->weights[id] = shared(at->second);
+    made->bytes += made->weights[id]->bytes();
   }
-  const LinearWeight whole_head = random_weight(parse_format(head), kV, kD);
-  model.embedding = model.head = shared(whole_head);
-  made.bytes += model.head->bytes();
+  const std::vector<float> ones(kD, 1.0f);
+  for (size_t i = 0; i < program().norms.size(); ++i) {
+    made->weights.norms.push_back(b.allocate(1, kD));
+    b.upload(ones, made->weights.norms.back());
+  }
   if (tokens > 0) {
     std::vector<int32_t> ids(static_cast<size_t>(tokens));
     for (size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<int32_t>(i * (kV / ids.size()));
-    model.short_head = {shared(take_rows(whole_head, ids)), b.make_token_set(ids, kV), b.allocate(kMostBatch, tokens)};
+    made->weights.draft_head = {shared(take_rows(of_shape.at({kV, kD}), ids)), b.make_token_set(ids, kV),
+                                b.allocate(kMostBatch, tokens)};
   }
-  model.final_norm = b.allocate(1, kD);
-  b.upload(ones, model.final_norm);
   return made;
 }
+
+// The values and the cache of steps of up to `rows` rows.
+struct Memory {
+  Cuda& b;
+  ValueMemory<Cuda> values;
+  Cuda::KvCache cache;
+
+  Memory(Cuda& b, int64_t rows, int64_t logit_rows, int64_t pages, int64_t context, KvFormat kv) : b(b) {
+    allocate_values(b, program(), rows, logit_rows, values);
+    cache = b.allocate_cache(program().attention, pages, kv);
+    b.reserve(rows, kF, context);
+  }
+  std::unique_ptr<Executor<Cuda>> executor(Model& model) {
+    auto made = std::make_unique<Executor<Cuda>>(b, program(), model.weights, values, cache);
+    made->find_values();
+    return made;
+  }
+};
+
+void run_step(Cuda& b, Executor<Cuda>& executor, const Batch& batch, Reading reading, uint64_t recorded_as,
+              std::span<const int32_t> from = {}) {
+  executor.begin(batch.rows(), reading.short_head);
+  b.begin(batch, reading, program().attention);
+  b.feed(from);
+  b.repeat(recorded_as, [&] {
+    executor.run(OpRange{0, program().layers.back().last});
+    executor.run_head(0, static_cast<int64_t>(batch.logit_rows.size()));
+  });
+}
+
+void measure(Cuda& b, Model& model, const std::string& format, const std::vector<int>& batches, int context,
+             KvFormat kv);
+void prefill(Cuda& b, Model& model, const std::string& format, int tokens);
 
 // No batches: prefills of `contexts` tokens.
 int run(const std::string& format, const std::vector<int>& batches, const std::vector<int>& contexts,
         const std::string& head, KvFormat kv) {
   Cuda b({});
-  Weights made = make_weights(b, format, head);
+  const std::unique_ptr<Model> model = make_model(b, format, head);
   const std::string name = format + ", head " + head + ", cache " + std::string(name_of(kv));
   for (int context : contexts)
-    batches.empty() ? prefill(b, made.model, name, context)
-                    : measure(b, made.model, name, made.bytes, batches, context, kv);
+    batches.empty() ? prefill(b, *model, name, context) : measure(b, *model, name, batches, context, kv);
   return 0;
 }
 
-Workspace<Cuda> make_workspace(Cuda& b, int64_t rows, int64_t logit_rows) {
-  return {b.allocate(rows, kD),
-          b.allocate(rows, kH * kE),
-          b.allocate(rows, kHk * kE),
-          b.allocate(rows, kHk * kE),
-          b.allocate(rows, kF),
-          b.allocate(rows, kF),
-          {},
-          b.allocate(logit_rows, kV)};
-}
-
 // One sequence from its start; logits of its last token reach the host.
-void prefill(Cuda& b, Model<Cuda>& model, const std::string& format, int tokens) {
+void prefill(Cuda& b, Model& model, const std::string& format, int tokens) {
   const int pages = (tokens + kPageTokens - 1) / kPageTokens;
-  Cuda::KvCache cache = b.allocate_cache(model.attention, pages, KvFormat::f16);
-  Workspace<Cuda> w = make_workspace(b, tokens, 1);
-  b.reserve(tokens, kF, tokens);
+  Memory memory(b, tokens, 1, pages, tokens, KvFormat::f16);
+  const auto executor = memory.executor(model);
   Batch batch;
   std::vector<int32_t> ids(static_cast<size_t>(tokens)), own(static_cast<size_t>(pages));
   std::iota(ids.begin(), ids.end(), 0);
@@ -143,12 +155,8 @@ void prefill(Cuda& b, Model<Cuda>& model, const std::string& format, int tokens)
   std::vector<double> times;
   for (int i = 0; i < 7; ++i) {
     const auto start = std::chrono::steady_clock::now();
-    b.begin(batch, Activations::a16, model.attention);
-    b.embed(*model.embedding, w.x, 1);
-    for (int layer = 0; layer < kL; ++layer) forward_layer(b, model, layer, w, cache);
-    const std::pair<const Cuda::Linear*, Cuda::Matrix*> head[] = {{model.head.get(), &w.logits}};
-    b.linear(b.norm_logit_rows(w.x, model.final_norm, 1e-5f, 0, 1), head);
-    b.download(w.logits, 0, 1, logits);
+    run_step(b, *executor, batch, {}, 0);
+    b.download(executor->matrix(program().logits), 0, 1, logits);
     if (i >= 2) times.push_back(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
   }
   std::sort(times.begin(), times.end());
@@ -189,12 +197,12 @@ void compare_choices(Cuda& b, const Cuda::Matrix& logits, int n, const std::func
       greedy * 1e3, sampled * 1e3, 100 * (sampled / greedy - 1), flat * 1e3, 100 * (flat / greedy - 1));
 }
 
-void measure(Cuda& b, Model<Cuda>& model, const std::string& format, int64_t weight_bytes,
-             const std::vector<int>& batches, int context, KvFormat kv) {
+void measure(Cuda& b, Model& model, const std::string& format, const std::vector<int>& batches, int context,
+             KvFormat kv) {
   const int most = *std::max_element(batches.begin(), batches.end()), pages = context / kPageTokens + 1;
-  Cuda::KvCache cache = b.allocate_cache(model.attention, int64_t{most} * pages, kv);
-  Workspace<Cuda> w = make_workspace(b, most, most);
-  b.reserve(most, kF, context + kPageTokens);
+  Memory memory(b, most, most, int64_t{most} * pages, context + kPageTokens, kv);
+  const auto executor = memory.executor(model);
+  const Cuda::Matrix& device_logits = executor->matrix(program().logits);
   Cuda::HostFloats logits(static_cast<size_t>(kV));
   for (int n : batches) {
     Batch batch;
@@ -210,18 +218,12 @@ void measure(Cuda& b, Model<Cuda>& model, const std::string& format, int64_t wei
     double asking = 0;  // of a step: time in which the host only asks for kernels
     const auto run_model = [&] {
       const auto start = Clock::now();
-      b.begin(batch, Activations::a16, model.attention);
-      b.repeat(static_cast<uint64_t>(context), [&] {
-        b.embed(*model.embedding, w.x, 1);
-        for (int i = 0; i < kL; ++i) forward_layer(b, model, i, w, cache);
-        const std::pair<const Cuda::Linear*, Cuda::Matrix*> head[] = {{model.head.get(), &w.logits}};
-        b.linear(b.norm_logit_rows(w.x, model.final_norm, 1e-5f, 0, n), head);
-      });
+      run_step(b, *executor, batch, {}, static_cast<uint64_t>(context));
       asking = since(start);
     };
     const auto step = [&] {
       run_model();
-      b.download(w.logits, 0, 1, logits);  // the step's end: a sampler on the host sees logits
+      b.download(device_logits, 0, 1, logits);  // the step's end: a sampler on the host sees logits
     };
     for (int i = 0; i < 5; ++i) step();
     std::vector<double> times;
@@ -232,14 +234,14 @@ void measure(Cuda& b, Model<Cuda>& model, const std::string& format, int64_t wei
     }
     std::sort(times.begin(), times.end());
     const double seconds = times[times.size() / 2];
-    const double cache_bytes = static_cast<double>(cache.bytes()) * n * context / (most * pages * kPageTokens),
-                 roof = (static_cast<double>(weight_bytes) + cache_bytes) / kCopyBandwidth;
+    const double cache_bytes = static_cast<double>(memory.cache.bytes()) * n * context / (most * pages * kPageTokens),
+                 roof = (static_cast<double>(model.bytes) + cache_bytes) / kCopyBandwidth;
     std::printf(
         "llama-3-8b %-36s batch %-3d context %-5d %7.3f ms a step (host %.3f), %8.1f tokens/s, weights %.2f GB, %.0f%% "
         "of the roofline\n",
-        format.c_str(), n, context, seconds * 1e3, asking * 1e3, n / seconds, static_cast<double>(weight_bytes) * 1e-9,
+        format.c_str(), n, context, seconds * 1e3, asking * 1e3, n / seconds, static_cast<double>(model.bytes) * 1e-9,
         100 * roof / seconds);
-    compare_choices(b, w.logits, n, run_model);
+    compare_choices(b, device_logits, n, run_model);
   }
 }
 
@@ -249,25 +251,27 @@ constexpr int kMostDrafts = 8;
 // Drafts and their verification as the engine does them: greedy, tokens chosen on the device with their probability.
 struct Speculating {
   Cuda& b;
-  const std::vector<Weights*> weights;  // the model's, then drafts'
-  Workspace<Cuda> w;
-  Cuda::KvCache cache;
   int batch, context, pages;
+  Memory memory;
+  std::vector<std::unique_ptr<Executor<Cuda>>> executors;  // the model's, then drafts'
+  std::vector<bool> drafts_head;                           // whether each has a head of a draft's own
   uint64_t recorded_as;  // no other instance's matrices are in the graphs of this number
   Batch rows;
   std::vector<ChoiceRule> rules;
   std::vector<Choice> choices;
 
-  Speculating(Cuda& b, std::vector<Weights*> weights, int batch, int context)
+  Speculating(Cuda& b, const std::vector<Model*>& models, int batch, int context)
       : b(b),
-        weights(std::move(weights)),
-        w(make_workspace(b, batch * (kMostDrafts + 1), batch * (kMostDrafts + 1))),
         batch(batch),
         context(context),
         pages((context + kMostDrafts) / kPageTokens + 1),
+        memory(b, batch * (kMostDrafts + 1), batch * (kMostDrafts + 1), int64_t{batch} * pages, context + kPageTokens,
+               KvFormat::f16),
         recorded_as(next_number += 2) {
-    cache = b.allocate_cache(this->weights[0]->model.attention, int64_t{batch} * pages, KvFormat::f16);
-    b.reserve(batch * (kMostDrafts + 1), kF, context + kPageTokens);
+    for (Model* model : models) {
+      executors.push_back(memory.executor(*model));
+      drafts_head.push_back(model->weights.draft_head.rows != nullptr);
+    }
     ChoiceRule rule;
     rule.wants_probability = true;
     rules.assign(static_cast<size_t>(batch * (kMostDrafts + 1)), rule);
@@ -282,20 +286,14 @@ struct Speculating {
       std::iota(ids.begin(), ids.end(), i + position);
       rows.append(ids, position, own, count, RowKind::output);
     }
-    Model<Cuda>& model = weights[which]->model;
-    model.reads_short_head = model.short_head.rows != nullptr;
-    b.begin(rows, reading, model.attention);
-    b.feed(from);
-    b.repeat(recorded_as + which, [&] {
-      b.embed(*model.embedding, w.x, 1);
-      for (int i = 0; i < kL; ++i) forward_layer(b, model, i, w, cache);
-      multiply_head(b, model, b.norm_logit_rows(w.x, model.final_norm, 1e-5f, 0, rows.rows()), w.logits);
-    });
+    reading.short_head = drafts_head[which];
+    run_step(b, *executors[which], rows, reading, recorded_as + which, from);
   }
+  const Cuda::Matrix& logits() const { return executors[0]->matrix(program().logits); }
   std::span<const ChoiceRule> own_rules() const { return std::span(rules).first(static_cast<size_t>(rows.rows())); }
   void step(size_t which, Reading reading, int position, int count) {
     launch(which, reading, position, count, {});
-    b.choose(w.logits, own_rules(), choices);
+    b.choose(logits(), own_rules(), choices);
   }
   // Every token is fed where it was chosen.
   void cycle_without_waits(size_t which, Reading reading, int drafts) {
@@ -303,7 +301,7 @@ struct Speculating {
     std::vector<int32_t> from(static_cast<size_t>(batch), -1);
     for (int draft = 0; draft < drafts; ++draft) {
       launch(which, reading, context + draft, 1, from);
-      b.choose_later(w.logits, own_rules(), place);
+      b.choose_later(logits(), own_rules(), place);
       std::iota(from.begin(), from.end(), static_cast<int32_t>(place));
       place += batch;
     }
@@ -311,7 +309,7 @@ struct Speculating {
     for (int i = 0; i < batch; ++i)
       for (int row = 0; row <= drafts; ++row) from.push_back(row == 0 ? -1 : (row - 1) * batch + i);
     launch(0, {}, context, drafts + 1, from);
-    b.choose_later(w.logits, own_rules(), place);
+    b.choose_later(logits(), own_rules(), place);
     b.collect(0, std::span(choices).first(static_cast<size_t>(place + rows.rows())));
   }
   static inline uint64_t next_number = 0;
@@ -362,19 +360,20 @@ void print_gains(double plain, const double (&cycle)[kMostDrafts + 1]) {
 int speculate(const std::string& format, const std::vector<int>& batches, const std::vector<int>& contexts,
               const std::string& head, const std::vector<std::string>& drafts) {
   Cuda b({});
-  Weights model = make_weights(b, format, head);
+  const std::unique_ptr<Model> model = make_model(b, format, head);
   for (const std::string& draft : drafts) {
     const bool view = draft.size() == 1;
     const size_t colon = draft.find(':'), slash = draft.find('/');
     const int tokens = colon == draft.npos ? 0 : std::stoi(draft.substr(colon + 1));
     const std::string body = draft.substr(0, std::min(slash, colon)),
                       own_head = slash == draft.npos ? body : draft.substr(slash + 1, colon - slash - 1);
-    Weights copy = view ? Weights() : make_weights(b, body, own_head, tokens);
+    const std::unique_ptr<Model> copy = view ? nullptr : make_model(b, body, own_head, tokens);
     const Reading reading(Activations::a16, view ? draft[0] - '0' : 0);
     const size_t which = view ? 0 : 1;
     for (int context : contexts)
       for (int batch : batches) {
-        Speculating speculating(b, view ? std::vector{&model} : std::vector{&model, &copy}, batch, context);
+        Speculating speculating(b, view ? std::vector{model.get()} : std::vector{model.get(), copy.get()}, batch,
+                                context);
         const auto s = speculating.measure(which, reading, batch == 1 ? 20 : 10);
         std::printf(
             "%s, head %s, draft %s, batch %d, context %d: plain %.3f ms, draft %.3f, verify 2 %.3f 4 %.3f 6 %.3f 9 "

@@ -6,7 +6,7 @@
 #include "core/rng.h"
 #include "kernels/cuda/backend/cuda.h"
 #include "kernels/cuda/test_device.h"
-#include "runtime/forward/forward.h"
+#include "runtime/executor.h"
 
 namespace fidelio {
 namespace {
@@ -54,48 +54,46 @@ class CudaDecodeTest : public ::testing::TestWithParam<Plan> {
     const auto linear = [&](const std::string& format, int64_t out, int64_t in, bool bias = false) {
       return std::make_shared<const Cuda::Linear>(b.pack(random_weight(format, out, in, bias, rng)));
     };
-    const auto norm = [&] {
-      Cuda::Matrix m = b.allocate(1, p.d);
+    config_.L = kLayers, config_.d = p.d, config_.f = p.f, config_.h = p.h, config_.hk = p.hk, config_.e = p.e;
+    config_.v = kV, config_.rms_eps = 1e-5f, config_.tie_embeddings = true;
+    config_.max_positions = kPages * kPageTokens;
+    program_ = build_program(config_, config_.max_positions);
+    weights_ = std::make_unique<Weights<Cuda>>(program_);
+    for (const LinearId id : program_.linears) {
+      const Shape shape = shape_of(config_, id);
+      const bool bias = id.role == Role::q || id.role == Role::k || id.role == Role::v;
+      (*weights_)[id] = linear(format_of(id.role), shape[0], shape[1], bias);
+    }
+    for (size_t i = 0; i < program_.norms.size(); ++i) {
       std::vector<float> values(static_cast<size_t>(p.d));
       for (float& v : values) v = 0.5f + static_cast<float>(rng.next() % 1024) / 1024;
-      b.upload(values, m);
-      return m;
-    };
-    model_.attention = {std::vector<LayerAttention>(kLayers),
-                        {{std::vector<float>(static_cast<size_t>(p.e / 2), 0.3f), 1.0f}},
-                        p.h,
-                        p.hk,
-                        p.e,
-                        1e-5f};
-    model_.scalars.eps = 1e-5f;
-    const int64_t q = int64_t{p.h} * p.e, k = int64_t{p.hk} * p.e;
-    for (int i = 0; i < kLayers; ++i)
-      model_.layers.push_back({linear(p.qkv, q, p.d, true),
-                               linear(p.qkv, k, p.d, true),
-                               linear(p.qkv, k, p.d, true),
-                               linear(p.o, p.d, q),
-                               linear(p.gate, p.f, p.d),
-                               linear(p.up, p.f, p.d),
-                               linear(p.down, p.d, p.f),
-                               norm(),
-                               norm(),
-                               {},
-                               {},
-                               {},
-                               {}});
-    model_.embedding = model_.head = linear("bf16", kV, p.d);
-    model_.final_norm = norm();
-    const int64_t n = 2;
-    w_ = {b.allocate(n, p.d),
-          b.allocate(n, q),
-          b.allocate(n, k),
-          b.allocate(n, k),
-          b.allocate(n, p.f),
-          b.allocate(n, p.f),
-          {},
-          b.allocate(n, kV)};
-    cache_ = b.allocate_cache(model_.attention, 3 * kPages, p.kv);
-    b.reserve(n, std::max(p.d, p.f), kPages * kPageTokens);
+      weights_->norms.push_back(b.allocate(1, p.d));
+      b.upload(values, weights_->norms.back());
+    }
+    constexpr int64_t kRows = 2;
+    allocate_values(b, program_, kRows, kRows, values_);
+    cache_ = b.allocate_cache(program_.attention, 3 * kPages, p.kv);
+    b.reserve(kRows, std::max({p.d, p.f, p.h * p.e}), config_.max_positions);
+    executor_ = std::make_unique<Executor<Cuda>>(b, program_, *weights_, values_, cache_);
+    executor_->find_values();
+  }
+  const std::string& format_of(Role role) const {
+    static const std::string kDense = "bf16";
+    const Plan& p = GetParam();
+    switch (role) {
+      case Role::embedding:
+        return kDense;
+      case Role::o:
+        return p.o;
+      case Role::gate:
+        return p.gate;
+      case Role::up:
+        return p.up;
+      case Role::down:
+        return p.down;
+      default:
+        return p.qkv;
+    }
   }
   // Row i is sequence_of[i]'s token at `position`.
   std::vector<float> step(const std::vector<int>& ids, const std::vector<int>& sequences, int position) {
@@ -107,21 +105,23 @@ class CudaDecodeTest : public ::testing::TestWithParam<Plan> {
       std::iota(own.begin(), own.end(), sequences[i] * kPages);
       batch.append({&ids[i], 1}, position, own, 1, RowKind::output);
     }
-    b.begin(batch, {Activations::a16, GetParam().high_bits}, model_.attention);
+    executor_->begin(n, false);
+    b.begin(batch, {Activations::a16, GetParam().high_bits}, program_.attention);
     b.repeat(0, [&] {
-      b.embed(*model_.embedding, w_.x, 1);
-      for (int i = 0; i < kLayers; ++i) forward_layer(b, model_, i, w_, cache_);
-      const std::pair<const Cuda::Linear*, Cuda::Matrix*> head[] = {{model_.head.get(), &w_.logits}};
-      b.linear(b.norm_logit_rows(w_.x, model_.final_norm, 1e-5f, 0, n), head);
+      executor_->run(OpRange{0, program_.layers.back().last});
+      executor_->run_head(0, n);
     });
     std::vector<float> logits(static_cast<size_t>(n * kV));
-    b.download(w_.logits, 0, n, logits);
+    b.download(executor_->matrix(program_.logits), 0, n, logits);
     return logits;
   }
   std::unique_ptr<Cuda> backend_;
-  Model<Cuda> model_;
-  Workspace<Cuda> w_;
+  ModelConfig config_;
+  Program program_;
+  std::unique_ptr<Weights<Cuda>> weights_;
+  ValueMemory<Cuda> values_;
   Cuda::KvCache cache_;
+  std::unique_ptr<Executor<Cuda>> executor_;
 };
 
 // The first step of a shape runs as it is, the second is recorded, others replay it.

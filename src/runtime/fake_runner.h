@@ -25,6 +25,8 @@ class FakeRunner final : public Runner {
     config_.L = 1;
     config_.v = shape.vocabulary;
     config_.max_positions = shape.context;
+    program_.embedding = {0, 1};
+    program_.layers = {{1, 2}};
     if (options_.cache_tokens == 0) options_.cache_tokens = shape.context;
     cache_.assign(static_cast<size_t>(cache_pages() * kPageTokens), -1);
   }
@@ -53,8 +55,12 @@ class FakeRunner final : public Runner {
         slot(s, s.position + i) = written(batch.ids[static_cast<size_t>(s.first_row + i)], s.kind);
     ran_ = false;
   }
-  void embed() override {}
-  void layers(int first, int last) override { ran_ = first == 0 && last == config_.L; }
+  const Program& program() const override { return program_; }
+  void run(OpRange ops) override { ran_ = ops.last == program_.layers.back().last; }
+  Routes run_route(OpRange) override { return {}; }
+  void follow(const Routes&) override {}
+  void read(ValueId, std::span<float>) override {}
+  void write(ValueId, std::span<const float>) override {}
   std::span<const float> logits(int64_t first, int64_t count) override {
     check(ran_, "logits before the layers ran");
     check(count <= options_.max_logit_rows, "{} logit rows", count);
@@ -72,15 +78,7 @@ class FakeRunner final : public Runner {
     return logits_;
   }
 
-  void read_stream(std::span<float>) override {}
-  void write_stream(std::span<const float>) override {}
-  void linear_input(int, InputId, std::span<float>) override {}
-  void add_output(int, Role, std::span<const float>) override {}
   PackedLinear pack(const LinearWeight&) override { return nullptr; }
-  Routes routes(int) override { return {}; }
-  void expert_input(int, const Routes&, std::span<float>) override {}
-  void add_experts(int, const Routes&, std::span<const float>) override {}
-  void take_rows(std::span<const float>, std::span<const int32_t>, std::span<float>) override {}
   void set_linear(LinearId, PackedLinear) override {}
   PackedLinear linear(LinearId) const override { return nullptr; }
 
@@ -132,6 +130,7 @@ class FakeRunner final : public Runner {
   Shape shape_;
   RunnerOptions options_;
   ModelConfig config_;
+  Program program_;  // an embedding and a layer of an operation each, which do nothing
   Batch batch_;
   std::vector<int32_t> cache_;
   std::vector<float> logits_;

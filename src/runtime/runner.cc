@@ -1,12 +1,9 @@
 #include "runtime/runner.h"
 
 #include <algorithm>
-#include <cmath>
 
-#include "io/hf_config.h"
 #include "kernels/cpu/choice/choose.h"
 #include "runtime/batch_part.h"
-#include "runtime/model.h"
 #include "runtime/noise.h"
 
 namespace fidelio {
@@ -41,68 +38,6 @@ void Runner::enqueue(const Batch& batch, Reading reading, std::span<const int32_
   const size_t first = chosen.size();
   chosen.resize(first + rules.size());
   step_and_choose(fed.batch, reading, rules, std::span(chosen).subspan(first));
-}
-
-float query_scale(const ModelConfig& c) {
-  return c.attention_scale == 0 ? 1 : static_cast<float>(c.attention_scale * std::sqrt(static_cast<double>(c.e)));
-}
-
-void check_same_shapes(const ModelConfig& draft, const ModelConfig& model) {
-  const auto same = [](const char* what, int a, int b) {
-    check(a == b, "the draft has {} {}, the model {}: a draft is the same model in another format", a, what, b);
-  };
-  same("layers", draft.L, model.L);
-  same("model dimensions", draft.d, model.d);
-  same("ffn dimensions", draft.f, model.f);
-  same("heads", draft.h, model.h);
-  same("key and value heads", draft.hk, model.hk);
-  same("head dimensions", draft.e, model.e);
-  same("tokens", draft.v, model.v);
-  same("experts", draft.experts, model.experts);
-  same("experts a row", draft.experts_per_row, model.experts_per_row);
-  check(draft.rotated == model.rotated,
-        "the draft is {}rotated, the model {}: values in their cache are turned alike or not at all",
-        draft.rotated ? "" : "not ", model.rotated ? "is" : "is not");
-  check(draft.kept_columns <= model.kept_columns,
-        "the draft keeps {} columns in 8 bits, the model {}: there is no room for the draft's inputs",
-        draft.kept_columns, model.kept_columns);
-}
-
-AttentionShape attention_shape(const ModelConfig& c, int64_t context) {
-  AttentionShape shape;
-  shape.heads = c.h;
-  shape.kv_heads = c.hk;
-  shape.head_dim = c.e;
-  shape.norm_eps = c.rms_eps;
-  if (c.blocks.qk_norm != QkNorm::head) shape.query_scale = query_scale(c);  // else q_norm has it
-  shape.query_growth = c.query_growth;
-  if (c.query_growth != 0) shape.query_growth_positions = c.rope.original_max_positions;
-  std::vector<RopeUse> uses;  // of the rotations
-  for (int i = 0; i < c.L; ++i) {
-    const LayerKind kind = kind_of(c, i);
-    const auto found = std::find(uses.begin(), uses.end(), kind.rope);
-    shape.layers.push_back({kind.window, static_cast<int>(found - uses.begin())});
-    if (found != uses.end()) continue;
-    uses.push_back(kind.rope);
-    shape.rotations.emplace_back();
-    if (kind.rope == RopeUse::none) continue;
-    const Rope& rope = kind.rope == RopeUse::local ? *c.local_rope : c.rope;
-    shape.rotations.back() = {rope_inverse_frequencies(rope, rotary_columns(c), context),
-                              static_cast<float>(rope.attention_factor)};
-  }
-  return shape;
-}
-
-Hadamard heads_turn(const ModelConfig& c) { return hadamard_for(c.h, c.e); }
-Hadamard gated_turn(const ModelConfig& c) { return hadamard_for(c.f); }
-
-Scalars scalars_of(const ModelConfig& c) {
-  Scalars s;
-  s.embedding = static_cast<float>(c.embedding_scale / c.residual_scale);
-  s.eps = static_cast<float>(static_cast<double>(c.rms_eps) / (c.residual_scale * c.residual_scale));
-  s.branch_eps = c.rms_eps;
-  s.final_norm = static_cast<float>(1 / c.logit_divisor);
-  return s;
 }
 
 }  // namespace fidelio

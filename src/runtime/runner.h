@@ -7,11 +7,12 @@
 //   runner->logits(first, count)    logits of batch.logit_rows[first, first + count), (count, v), valid until
 //                                   the next call
 //
-// Spans of values that functions here read or fill may lie in the host's memory or in what allocate() gave: a GPU's
-// own, so that what only waits between two calls, or is next read by work on that GPU, never travels.
+// step() does all of it. Underneath, a step is a program (step/program.h): run() runs any part of it, and read() and
+// write() reach the values in between, which is how calibration observes a linear's input (runtime/taps.h) and how a
+// change in layer l costs only the layers after it (sensitivity). A weight is switched by handing over a packed one.
 //
-// step() does all of it. The stream between layers can be saved and restored, so that a change in layer l costs only
-// the layers after it (sensitivity), and a weight is switched by handing over a packed one (a pointer).
+// Spans of values that functions here read or fill may lie in the host's memory or in memory that allocate() gave. The
+// latter is a GPU's own, so that values which only wait between two calls never travel.
 #pragma once
 #include <functional>
 #include <memory>
@@ -19,10 +20,10 @@
 #include <string>
 
 #include "arch/model_config.h"
-#include "arch/stops.h"
 #include "io/checkpoint.h"
 #include "kernels/backend.h"
-#include "kernels/choice.h"
+#include "step/choice.h"
+#include "step/program.h"
 
 namespace fidelio {
 
@@ -66,27 +67,28 @@ class Runner {
   virtual std::shared_ptr<float[]> allocate(int64_t values);
 
   virtual void begin(const Batch& batch, Reading reading) = 0;
-  virtual void embed() = 0;
-  virtual void layers(int first, int last) = 0;
+  // Operations of the program, in their order.
+  virtual void run(OpRange ops) = 0;
+  // The same up to a Route, whose choice of experts the host is told.
+  virtual Routes run_route(OpRange ops) = 0;
+  // The operations that follow take these experts in place of a choice of their own.
+  virtual void follow(const Routes& routes) = 0;
+  // A value of the program: (rows, columns) of the current batch. A prepared value can be read until the next one is
+  // computed; it can be written where a tap has a spare value.
+  virtual void read(ValueId value, std::span<float> to) = 0;
+  virtual void write(ValueId value, std::span<const float> from) = 0;
+  virtual const Program& program() const = 0;
+
+  void embed() { run(program().embedding); }
+  void layers(int first, int last) {
+    for (int i = first; i < last; ++i) run(program().layers[static_cast<size_t>(i)]);
+  }
   virtual std::span<const float> logits(int64_t first, int64_t count) = 0;
   virtual void read_logits(int64_t first, int64_t count, std::span<float> to) = 0;  // the same logits, to there
 
   // The residual stream (n, d) of the current batch.
-  virtual void read_stream(std::span<float> x) = 0;
-  virtual void write_stream(std::span<const float> x) = 0;
-  // Calibration: one layer in four stops, each the input of a linear, so that the linear can be quantised before it
-  // runs and every linear runs exactly once. The stream must be the layer's input for attn_in and o_in, and hold the
-  // attention's output too (add_output with Role::o) for mlp_in and down_in. `to` is (n, K).
-  virtual void linear_input(int layer, InputId which, std::span<float> to) = 0;
-  // x += W input, for the layer's o or down.
-  virtual void add_output(int layer, Role role, std::span<const float> input) = 0;
-  // Of a layer with experts, whose stream holds the attention's output too: which experts its rows pass; the inputs of
-  // their downs, (slots, f), by these routes or those that another runner chose; and x += what downs make of such inputs.
-  // Rows of gate's and up's input are those of linear_input: take_rows gives some of x (n, d).
-  virtual Routes routes(int layer) = 0;
-  virtual void expert_input(int layer, const Routes& routes, std::span<float> to) = 0;
-  virtual void add_experts(int layer, const Routes& routes, std::span<const float> input) = 0;
-  virtual void take_rows(std::span<const float> x, std::span<const int32_t> rows, std::span<float> to) = 0;
+  void read_stream(std::span<float> x) { read(program().stream, x); }
+  void write_stream(std::span<const float> x) { write(program().stream, x); }
 
   virtual PackedLinear pack(const LinearWeight& weight) = 0;
   // The weight with noise added (runtime/noise.h), packed.

@@ -1,17 +1,17 @@
-// RunnerMemory<B>: what RunnerImpl<B>s of one shape share. Included by runner_impl.h alone.
+// RunnerMemory<B>: the memory that RunnerImpl<B>s of one shape share. Included by runner_impl.h alone.
 #pragma once
-#include "runtime/forward/forward.h"
+#include "runtime/executor.h"
 
 namespace fidelio {
 
-// What runners of one shape share: they work one after the other.
+// Runners that share a memory work one after the other.
 template <Backend B>
 struct RunnerMemory {
   B backend;
-  Workspace<B> workspace;
+  ValueMemory<B> values;
   typename B::KvCache cache;
-  uint64_t versions = 0;  // given to sets of weights, for what the backend may have recorded
-  size_t collected = 0;   // of the choices of steps that follow from each other, so many are known to the host
+  uint64_t versions = 0;  // the numbers given to sets of weights, by which a backend finds the steps it recorded
+  size_t collected = 0;   // so many choices of steps that follow from each other are known to the host
 };
 
 }  // namespace fidelio

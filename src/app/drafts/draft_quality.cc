@@ -7,9 +7,9 @@
 #include "core/rng.h"
 #include "engine/drafts/controller.h"
 #include "eval/statistics/statistics.h"
-#include "kernels/choice_arithmetic.h"
 #include "kernels/cpu/choice/choose.h"
 #include "runtime/page_table.h"
+#include "step/choice_arithmetic.h"
 
 namespace fidelio::app {
 namespace {

@@ -8,6 +8,7 @@
 #include "compress/preflight.h"
 #include "eval/fidelity/row_distances.h"
 #include "quant/device/workbench.h"
+#include "runtime/taps.h"
 
 namespace fidelio {
 namespace {
@@ -259,12 +260,12 @@ class Clock {
     const int64_t columns = shape_of(config_, id)[1];
     if (id.expert < 0) {
       std::vector<float> x(static_cast<size_t>(packed_.batch.rows() * columns));
-      reference_.linear_input(0, input, x);
+      read_input(reference_, 0, input, x);
       return x;
     }
-    const Routes routes = reference_.routes(0);
+    const Routes routes = choose_experts(reference_, 0);
     std::vector<float> x(static_cast<size_t>(routes.count() * columns));
-    return reference_.expert_input(0, routes, x), x;
+    return read_expert_input(reference_, 0, routes, x), x;
   }
 
   Seconds embedding(LinearId id) {

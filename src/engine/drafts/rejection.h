@@ -5,7 +5,7 @@
 #include <cstdint>
 
 #include "core/rng.h"
-#include "kernels/choice.h"
+#include "step/choice.h"
 
 namespace fidelio {
 

@@ -4,9 +4,9 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "arch/model_weights.h"
 #include "core/foreign/json.h"
 #include "io/hf_config.h"
-#include "io/model_weights.h"
 #include "io/unserved/unserved.h"
 
 namespace fidelio {

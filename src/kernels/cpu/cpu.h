@@ -2,7 +2,6 @@
 // held.
 #pragma once
 #include <functional>
-#include <initializer_list>
 #include <memory>
 #include <optional>
 #include <string>
@@ -81,7 +80,7 @@ class Cpu {
   void normalise(Matrix& x, const Matrix& weight, float eps) { normalise(x, weight, eps, x); }
   void normalise(const Matrix& x, const Matrix& weight, float eps, Matrix& y);
   void add_normed(const Matrix& y, const Matrix& weight, float eps, Matrix& x);
-  void upcoming(std::initializer_list<const Linear*>) {}
+  void upcoming(std::span<const Linear* const>) {}
   void repeat(uint64_t, const std::function<void()>& work) { work(); }
   void rope_append(Matrix& q, Matrix& k, const Matrix& v, const Matrix* q_norm, const Matrix* k_norm, KvCache& cache,
                    int layer);

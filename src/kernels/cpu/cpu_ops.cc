@@ -6,7 +6,7 @@
 #include <limits>
 
 #include "kernels/cpu/cpu_state.h"
-#include "kernels/cpu/routing.h"
+#include "step/routing.h"
 
 namespace fidelio {
 namespace {

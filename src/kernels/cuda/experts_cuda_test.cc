@@ -9,9 +9,9 @@
 
 #include "core/rng.h"
 #include "formats/linear_weight.h"
-#include "kernels/cpu/routing.h"
 #include "kernels/cuda/backend/cuda.h"
 #include "kernels/cuda/test_device.h"
+#include "step/routing.h"
 
 namespace fidelio {
 namespace {

@@ -18,6 +18,7 @@
 #include "quant/quantize.h"
 #include "runtime/dataset.h"
 #include "runtime/runner.h"
+#include "runtime/taps.h"
 #include "text/tokenizer/tokenizer.h"
 
 namespace fidelio {
@@ -196,18 +197,18 @@ struct Walk {
       runner.read_stream(streams.back());
     }
   }
-  Hessian inputs(int layer, InputId which, int64_t columns, std::optional<Role> then, ThreadPool& pool) {
+  Hessian inputs(int layer, InputId which, int64_t columns, bool adds, ThreadPool& pool) {
     Hessian h(columns);
     for (size_t i = 0; i < batches.size(); ++i) {
       std::vector<float> x(static_cast<size_t>(batches[i].batch.rows() * columns));
       runner.begin(batches[i].batch, Activations::f32);
       runner.write_stream(streams[i]);
-      runner.linear_input(layer, which, x);
+      read_input(runner, layer, which, x);
       h.add(x, pool);
-      if (!then) continue;
+      if (!adds) continue;
       runner.begin(batches[i].batch, Activations::f32);
       runner.write_stream(streams[i]);
-      runner.add_output(layer, *then, x);
+      add_output(runner, layer, which, x);
       runner.read_stream(streams[i]);
     }
     return h;
@@ -233,8 +234,7 @@ void probe(const std::string& model, const std::string& text, int64_t tokens, co
   for (int layer = 0; layer < config.L; ++layer)
     for (const Stop& stop : kStops) {
       const int64_t columns = shape_of(config, {layer, stop.roles[0]})[1];
-      const Hessian h =
-          walk.inputs(layer, stop.input, columns, stop.adds() ? std::optional(stop.roles.front()) : std::nullopt, pool);
+      const Hessian h = walk.inputs(layer, stop.input, columns, stop.adds(), pool);
       const HessianFactor f = factorize(h, 0.01, true, pool);
       for (const Role role : stop.roles) {
         const LinearWeight original = source.linear({layer, role});

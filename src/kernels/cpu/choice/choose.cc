@@ -5,8 +5,8 @@
 #include <numeric>
 #include <optional>
 
-#include "kernels/choice_race.h"
 #include "kernels/cpu/choice/choose_kernels.h"
+#include "step/choice_race.h"
 
 namespace fidelio {
 

@@ -1,4 +1,4 @@
-// Choosing tokens on the host (kernels/choice.h says what; choice_arithmetic.h with which bits).
+// Choosing tokens on the host (step/choice.h says what; choice_arithmetic.h with which bits).
 //
 //   range    the best logit, and whether all can be ordered; the greedy choice ends here
 //   weigh    the sum of all weights, and the few thousand tokens near the best: where top-k or top-p ask for a prefix
@@ -12,8 +12,8 @@
 #include <span>
 
 #include "core/thread_pool.h"
-#include "kernels/choice.h"
 #include "kernels/cpu/linear/linear.h"
+#include "step/choice.h"
 
 namespace fidelio::cpu {
 

@@ -2,9 +2,9 @@
 #pragma once
 #include <algorithm>
 
-#include "kernels/choice_race.h"
 #include "kernels/cpu/choice/choose_kernels.h"
 #include "kernels/cpu/simd.h"
+#include "step/choice_race.h"
 
 namespace fidelio::cpu {
 namespace {

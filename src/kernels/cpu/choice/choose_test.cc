@@ -7,7 +7,7 @@
 #include <numeric>
 
 #include "core/rng.h"
-#include "kernels/choice_race.h"
+#include "step/choice_race.h"
 
 namespace fidelio::cpu {
 namespace {

@@ -211,7 +211,7 @@ void Cuda::repeat(uint64_t what, const std::function<void()>& work) {
   found->second.replay(s.stream, joined);
 }
 
-void Cuda::upcoming(std::initializer_list<const Linear*> weights) {
+void Cuda::upcoming(std::span<const Linear* const> weights) {
   State& s = *state_;
   // Measured in a decode step on an H200: more delays what the product before and what is between still need; products
   // of integers ask for much of their own while they wait.

@@ -27,7 +27,6 @@
 // swiglu of such a row, and of prompt rows, are then for products only, not for read().
 #pragma once
 #include <functional>
-#include <initializer_list>
 #include <memory>
 #include <string>
 
@@ -107,7 +106,7 @@ class Cuda {
   void normalise(Matrix& x, const Matrix& weight, float eps);
   void normalise(const Matrix& x, const Matrix& weight, float eps, Matrix& y);
   void add_normed(const Matrix& y, const Matrix& weight, float eps, Matrix& x);
-  void upcoming(std::initializer_list<const Linear*> weights);
+  void upcoming(std::span<const Linear* const> weights);
   void repeat(uint64_t what, const std::function<void()>& work);
   void rope_append(Matrix& q, Matrix& k, const Matrix& v, const Matrix* q_norm, const Matrix* k_norm, KvCache& cache,
                    int layer);

@@ -6,10 +6,10 @@
 #include <algorithm>
 #include <array>
 
-#include "kernels/cpu/routing.h"
 #include "kernels/cuda/backend/cuda_state.h"
 #include "kernels/cuda/linear/decode/lowbit_routed.h"
 #include "kernels/cuda/rows/routes.h"
+#include "step/routing.h"
 
 namespace fidelio {
 

@@ -6,7 +6,7 @@
 #include "kernels/cuda/device/device.h"
 #include "kernels/cuda/linear/prefill/lowbit_many.h"
 #include "kernels/cuda/rows/routes.h"
-#include "kernels/routes.h"
+#include "step/routes.h"
 
 namespace fidelio::cuda {
 

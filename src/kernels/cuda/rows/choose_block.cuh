@@ -1,7 +1,7 @@
 // The thread blocks that choose a token from a row: what they share, sums over them, and the walk over their part of the
 // row. For choose.cu alone.
 #pragma once
-#include "kernels/choice_race.h"
+#include "step/choice_race.h"
 #include "kernels/cuda/device/launch.cuh"
 #include "kernels/cuda/rows/choose.h"
 

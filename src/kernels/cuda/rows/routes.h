@@ -1,8 +1,8 @@
-// Mixtures of experts on the device (kernels/routes.h says what slots are): the choice, and rows into slots and back.
+// Mixtures of experts on the device (step/routes.h says what slots are): the choice, and rows into slots and back.
 #pragma once
 #include "kernels/cuda/linear/decode/lowbit_routed.h"
 #include "kernels/cuda/rows/ops.h"
-#include "kernels/routes.h"
+#include "step/routes.h"
 
 namespace fidelio::cuda {
 
@@ -10,7 +10,7 @@ constexpr int kMostExperts = 1024, kMostPerRow = 32;  // what a warp chooses fro
 
 // logits (n, E) = x (n, d) w^T in FP32, each by a warp, in an order that depends on d alone.
 void router_logits(Stream stream, const float* x, const float* w, int64_t n, int64_t d, int experts, float* logits);
-// As kernels/cpu/routing.h: a row's experts (n, k), ascending, and their shares.
+// As step/routing.h: a row's experts (n, k), ascending, and their shares.
 void choose_experts(Stream stream, const float* logits, int64_t n, const RoutingRule& rule, int32_t* experts,
                     float* shares);
 // y (count, columns) = rows of x.

@@ -2,7 +2,7 @@
 #pragma once
 #include <span>
 
-#include "kernels/routes.h"
+#include "step/routes.h"
 
 namespace fidelio {
 

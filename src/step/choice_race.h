@@ -11,7 +11,7 @@
 //   v = (k + (j + 1/2) / 2^23) / 2^31     uniform in (0, 1); a float's precision at both ends, down to 2^-55
 //   e = -log2(1 - v)                      relative error below 2^-20
 #pragma once
-#include "kernels/choice_arithmetic.h"
+#include "step/choice_arithmetic.h"
 
 namespace fidelio::choice {
 

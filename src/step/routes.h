@@ -5,7 +5,7 @@
 //                                            slot     0    1    2    3    4    5
 //                                            row      0    1    1    2    0    2
 //
-// Who chooses is kernels/cpu/routing.h, and on a GPU kernels/cuda/rows/routes.cu.
+// Who chooses is step/routing.h, and on a GPU kernels/cuda/rows/routes.cu.
 #pragma once
 #include <cstdint>
 #include <vector>

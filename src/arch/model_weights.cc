@@ -1,4 +1,4 @@
-#include "io/model_weights.h"
+#include "arch/model_weights.h"
 
 #include <fmt/format.h>
 

@@ -1,4 +1,4 @@
-#include "kernels/cpu/routing.h"
+#include "step/routing.h"
 
 #include <algorithm>
 #include <cmath>

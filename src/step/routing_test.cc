@@ -1,4 +1,4 @@
-#include "kernels/cpu/routing.h"
+#include "step/routing.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -16,7 +16,7 @@ namespace {
 
 using testing::ElementsAre;
 
-// Slots lie as drawn in kernels/routes.h, and of equal logits the first expert is taken.
+// Slots lie as drawn in step/routes.h, and of equal logits the first expert is taken.
 TEST(Routing, DealsRowsOutToTheirExperts) {
   Routes routes;
   const std::vector<float> logits = {0, 0, 5, 0, 0, 0, 0, 4,   // 2 7

@@ -1,0 +1,201 @@
+// Executor<B>: runs the operations of a program on a backend, one after the other.
+#pragma once
+#include <map>
+#include <string>
+#include <tuple>
+
+#include "runtime/weights.h"
+#include "step/routing.h"
+
+namespace fidelio {
+
+// The matrices of a program's values. Programs of the same shapes share them: a draft's values are its verifier's.
+template <Backend B>
+struct ValueMemory {
+  using Key = std::tuple<std::string, Rows, int64_t>;  // name, rows, columns
+  std::map<Key, typename B::Matrix> matrices;
+};
+
+// Allocates the values of `program` that are not there yet, for batches of up to `rows` rows and `logit_rows` logits.
+template <Backend B>
+void allocate_values(B& b, const Program& program, int64_t rows, int64_t logit_rows, ValueMemory<B>& memory) {
+  for (const Value& v : program.values) {
+    if (v.prepared || v.columns == 0) continue;
+    const auto [at, is_new] = memory.matrices.try_emplace({v.name, v.rows, v.columns});
+    if (!is_new) continue;
+    const int64_t slots = v.rows == Rows::slots ? program.routing.per_row : 1;
+    at->second = b.allocate(v.rows == Rows::logits ? logit_rows : rows * slots, v.columns);
+  }
+}
+
+template <Backend B>
+class Executor {
+ public:
+  using Matrix = typename B::Matrix;
+  using Acts = typename B::Acts;
+
+  // All of these must outlive the executor; the values' memory may be allocated later.
+  Executor(B& b, const Program& program, Weights<B>& weights, ValueMemory<B>& memory, typename B::KvCache& cache)
+      : b_(b), p_(program), w_(weights), memory_(memory), cache_(cache), acts_(program.values.size()) {
+    prefetched_.resize(p_.ops.size(), -1);
+    int32_t next = -1;  // the next operation that multiplies
+    for (size_t i = p_.ops.size(); i-- > 0;) {
+      prefetched_[i] = next;
+      const Op& operation = p_.ops[i];
+      if (std::holds_alternative<op::Product>(operation)) next = static_cast<int32_t>(i);
+      if (std::holds_alternative<op::Route>(operation) || std::holds_alternative<op::RoutedProduct>(operation))
+        next = -1;
+      if (static_cast<int32_t>(i) == p_.draft_head.first) next = -1;  // a step has one head or the other
+    }
+  }
+
+  // Called once the values' memory is allocated.
+  void find_values() {
+    matrices_.assign(p_.values.size(), nullptr);
+    for (size_t i = 0; i < p_.values.size(); ++i) {
+      const Value& v = p_.values[i];
+      if (const auto at = memory_.matrices.find({v.name, v.rows, v.columns}); at != memory_.matrices.end())
+        matrices_[i] = &at->second;
+    }
+    matrices_[static_cast<size_t>(p_.draft_logits)] = &w_.draft_head.logits;
+  }
+
+  // A step begins: of so many rows, whose head reads the draft's vocabulary alone or the whole.
+  void begin(int64_t rows, bool reads_draft_head) {
+    rows_ = rows;
+    reads_draft_head_ = reads_draft_head;
+  }
+  void run(OpRange range) {
+    for (at_ = range.first; at_ < range.last; ++at_)
+      std::visit([this](const auto& operation) { run(operation); }, p_.ops[static_cast<size_t>(at_)]);
+  }
+  // Computes the logits of logit rows [first, first + count).
+  void run_head(int64_t first, int64_t count) {
+    first_logit_ = first, logit_count_ = count;
+    run(reads_draft_head_ ? p_.draft_head : p_.head);
+  }
+  // Runs operations up to a Route and has the host told which experts the rows chose.
+  const Routes& run_route(OpRange range) {
+    host_routes_ = true;
+    run(range);
+    host_routes_ = false;
+    return b_.routes();
+  }
+
+  Matrix& matrix(ValueId id) const { return *matrices_[static_cast<size_t>(id)]; }
+  void read(ValueId id, std::span<float> to) {
+    if (!p_.values[static_cast<size_t>(id)].prepared) return b_.download(matrix(id), 0, rows_, to);
+    const Acts& acts = acts_[static_cast<size_t>(id)];
+    check(static_cast<int64_t>(to.size()) == acts.rows * acts.columns, "{} rows of {} inputs do not fill {} values",
+          acts.rows, acts.columns, to.size());
+    b_.read(acts, to);
+  }
+  // Of slots, write() takes any number; follow() must then say which slots they are.
+  void write(ValueId id, std::span<const float> from) {
+    const Value& v = p_.values[static_cast<size_t>(id)];
+    if (!v.prepared) return b_.upload(from, matrix(id));
+    const auto tap = std::ranges::find_if(p_.taps, [&](const Tap& t) { return t.input == id && t.spare >= 0; });
+    check(tap != p_.taps.end(), "the value {} cannot be given from outside", v.name);
+    Matrix& spare = matrix(tap->spare);
+    b_.upload(from, spare);
+    if (v.rows == Rows::slots) b_.follow(as_they_are(static_cast<int64_t>(from.size()) / v.columns));
+    acts_[static_cast<size_t>(id)] = v.rows == Rows::slots ? b_.routed(spare) : b_.input(spare);
+  }
+
+ private:
+  const typename B::Linear& linear(const op::Output& output) const {
+    return output.to == p_.draft_logits ? *w_.draft_head.rows : *w_.linears[static_cast<size_t>(output.weight)];
+  }
+  const Matrix& norm(NormId id) const { return w_.norms[static_cast<size_t>(id)]; }
+  const typename B::Experts& experts(ExpertsId id) const { return w_.experts[static_cast<size_t>(id)]; }
+  bool is_prepared(ValueId id) const { return p_.values[static_cast<size_t>(id)].prepared; }
+  Rows rows_of(ValueId id) const { return p_.values[static_cast<size_t>(id)].rows; }
+  Acts input(ValueId id) { return is_prepared(id) ? acts_[static_cast<size_t>(id)] : b_.input(matrix(id)); }
+  void keep(ValueId id, Acts acts) { acts_[static_cast<size_t>(id)] = acts; }
+
+  // Tells the backend which weights the product after this one will read.
+  void announce_next() {
+    int32_t next = prefetched_[static_cast<size_t>(at_)];
+    if (next < 0) return;
+    if (reads_draft_head_ && next >= p_.head.first) next += p_.draft_head.first - p_.head.first;
+    const typename B::Linear* weights[kMostOutputs];
+    size_t count = 0;
+    for (const op::Output& o : std::get<op::Product>(p_.ops[static_cast<size_t>(next)]).outputs)
+      weights[count++] = &linear(o);
+    b_.upcoming({weights, count});
+  }
+
+  void run(const op::Embed& o) { b_.embed(*w_.linears[static_cast<size_t>(o.table)], matrix(o.to), o.factor); }
+  void run(const op::Norm& o) {
+    if (rows_of(o.to) == Rows::logits)
+      keep(o.to, b_.norm_logit_rows(matrix(o.from), norm(o.weight), o.eps, first_logit_, logit_count_));
+    else if (is_prepared(o.to))
+      keep(o.to, b_.norm(matrix(o.from), norm(o.weight), o.eps));
+    else if (o.from == o.to)
+      b_.normalise(matrix(o.to), norm(o.weight), o.eps);
+    else
+      b_.normalise(matrix(o.from), norm(o.weight), o.eps, matrix(o.to));
+  }
+  void run(const op::AddNorm& o) { b_.add_normed(matrix(o.from), norm(o.weight), o.eps, matrix(o.to)); }
+  void run(const op::Product& o) {
+    announce_next();
+    const Acts acts = input(o.from);
+    if (o.adds) {
+      for (const op::Output& output : o.outputs) b_.linear_add(acts, linear(output), matrix(output.to));
+      return;
+    }
+    std::pair<const typename B::Linear*, Matrix*> outputs[kMostOutputs];
+    size_t count = 0;
+    for (const op::Output& output : o.outputs) outputs[count++] = {&linear(output), &matrix(output.to)};
+    b_.linear(acts, {outputs, count});
+  }
+  void run(const op::Heads& o) {
+    b_.rope_append(matrix(o.q), matrix(o.k), matrix(o.v), o.q_norm < 0 ? nullptr : &norm(o.q_norm),
+                   o.k_norm < 0 ? nullptr : &norm(o.k_norm), cache_, o.layer);
+  }
+  void run(const op::Attend& o) { keep(o.to, b_.attend(matrix(o.q), cache_, o.layer)); }
+  void run(const op::Gated& o) {
+    keep(o.to, b_.gated(matrix(o.gate), matrix(o.up), o.function, rows_of(o.to) == Rows::slots ? slots_ : rows_));
+  }
+  void run(const op::Turn& o) {
+    keep(o.to, b_.turn(input(o.from), p_.hadamards[static_cast<size_t>(o.hadamard)],
+                       w_.signs[static_cast<size_t>(o.hadamard)]));
+  }
+  void run(const op::Reorder& o) { keep(o.to, b_.gather(input(o.from), w_.orders[static_cast<size_t>(o.order)])); }
+  void run(const op::Route& o) {
+    const typename B::Experts* readers[kMostOutputs];
+    size_t count = 0;
+    if (!host_routes_)
+      for (const ExpertsId id : o.readers) readers[count++] = &experts(id);
+    b_.route(matrix(o.from), *w_.routers[static_cast<size_t>(o.router)], p_.routing, {readers, count},
+             matrix(o.logits));
+  }
+  void run(const op::Take& o) {
+    const Acts acts = b_.routed(matrix(o.from));
+    slots_ = acts.rows;
+    keep(o.to, acts);
+  }
+  void run(const op::RoutedProduct& o) {
+    RoutedProduct<typename B::Experts, Matrix> outputs[kMostOutputs];
+    size_t count = 0;
+    for (const op::RoutedOutput& output : o.outputs) outputs[count++] = {&experts(output.weights), &matrix(output.to)};
+    b_.linear_routed(input(o.from), {outputs, count});
+  }
+  void run(const op::Combine& o) { b_.add_routed(matrix(o.from), matrix(o.to)); }
+  void run(const op::Spread& o) { b_.spread(matrix(o.from), w_.draft_head.tokens, logit_count_, matrix(o.to)); }
+
+  static constexpr size_t kMostOutputs = 8;  // of one operation
+  B& b_;
+  const Program& p_;
+  Weights<B>& w_;
+  ValueMemory<B>& memory_;
+  typename B::KvCache& cache_;
+  std::vector<Matrix*> matrices_;    // by ValueId; null for prepared values
+  std::vector<Acts> acts_;           // by ValueId, of prepared values
+  std::vector<int32_t> prefetched_;  // by operation: the product that comes next after it; -1: none is known
+  int32_t at_ = 0;                   // the operation that runs
+  int64_t rows_ = 0, slots_ = 0, first_logit_ = 0, logit_count_ = 0;
+  bool reads_draft_head_ = false, host_routes_ = false;
+};
+
+}  // namespace fidelio

@@ -1,0 +1,89 @@
+// Weights<B>: everything that a program's operations read beside values, packed for one backend. They are indexed as the
+// program's lists are, so that a plan, a draft and a search switch a weight by handing over a pointer.
+#pragma once
+#include <cmath>
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "formats/finite.h"
+#include "io/checkpoint.h"
+#include "kernels/backend.h"
+#include "step/build.h"
+
+namespace fidelio {
+
+template <Backend B>
+struct Weights {
+  using Linear = std::shared_ptr<const typename B::Linear>;
+
+  std::map<LinearId, WeightId> ids;
+  std::vector<Linear> linears;               // by WeightId
+  std::vector<typename B::Matrix> norms;     // by NormId: (1, columns)
+  std::vector<typename B::Experts> experts;  // by ExpertsId, once collect_experts() was called
+  std::vector<Linear> routers;               // (E, d)
+  std::vector<typename B::Order> orders;
+  std::vector<typename B::Matrix> signs;  // of hadamards: (core, core); rows 0 where the core is 1
+
+  // The rows of the head for a draft's vocabulary, which a draft may read in place of the head.
+  struct DraftHead {
+    Linear rows;  // (tokens, d); null where none was set
+    typename B::TokenSet tokens;
+    typename B::Matrix logits;  // (logit rows, tokens)
+  };
+  DraftHead draft_head;
+
+  explicit Weights(const Program& program) : linears(program.linears.size()), experts(program.experts.size()) {
+    for (const LinearId id : program.linears) ids.emplace(id, static_cast<WeightId>(ids.size()));
+  }
+  Linear& operator[](LinearId id) { return linears[static_cast<size_t>(ids.at(id))]; }
+  const Linear& operator[](LinearId id) const { return linears[static_cast<size_t>(ids.at(id))]; }
+};
+
+// Gathers the pointers to the matrices of a layer's experts after some of them were replaced.
+template <Backend B>
+void collect_experts(B& b, const Program& program, int layer, Weights<B>& weights) {
+  for (size_t i = 0; i < program.experts.size(); ++i) {
+    if (program.experts[i].layer != layer) continue;
+    std::vector<const typename B::Linear*> of_role;
+    for (int expert = 0; expert < program.routing.experts; ++expert)
+      of_role.push_back(weights[{layer, program.experts[i].role, expert}].get());
+    weights.experts[i] = b.experts(of_role);
+  }
+}
+
+template <Backend B>
+typename B::Matrix load_norm(B& b, const Checkpoint& checkpoint, const NormWeight& which) {
+  std::vector<float> values = checkpoint.norm(which.layer, which.norm);
+  for (float& value : values) {
+    check(std::isfinite(value), "{}: {} holds {}: the file is damaged", checkpoint.folder(),
+          norm_name(checkpoint.config(), which.layer, which.norm), value);
+    value *= which.factor;
+  }
+  typename B::Matrix m = b.allocate(1, static_cast<int64_t>(values.size()));
+  b.upload(values, m);
+  return m;
+}
+
+// Loads everything but the linears from a checkpoint.
+template <Backend B>
+void load_beside_linears(B& b, const Program& program, const Checkpoint& checkpoint, Weights<B>& weights) {
+  for (const NormWeight& norm : program.norms) weights.norms.push_back(load_norm(b, checkpoint, norm));
+  for (const OrderOf& order : program.orders)
+    weights.orders.push_back(
+        b.make_order(checkpoint.order(order.layer, *order.stop), checkpoint.config().kept_columns));
+  for (const int layer : program.routers) {
+    const LinearWeight router = checkpoint.router(layer);
+    check_finite(router, fmt::format("{}: {}", checkpoint.folder(), router_name(checkpoint.config(), layer)));
+    weights.routers.push_back(std::make_shared<const typename B::Linear>(b.pack(router)));
+  }
+  for (const Hadamard& hadamard : program.hadamards) {
+    weights.signs.emplace_back();
+    if (hadamard.core == 1) continue;
+    const std::vector<float> signs(hadamard.signs.begin(), hadamard.signs.end());
+    weights.signs.back() = b.allocate(hadamard.core, hadamard.core);
+    b.upload(signs, weights.signs.back());
+  }
+}
+
+}  // namespace fidelio

@@ -1,0 +1,55 @@
+// Batch: the rows that one step takes through a model, and which sequence each of them belongs to.
+//
+//   ids       7 9 4 | 2 | 8 8 1 5     one row a token
+//   segments  0       1   2           rows of one sequence, at consecutive positions
+//
+// Prefill, decoding, verification and perplexity are all one such flat, ragged batch.
+#pragma once
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace fidelio {
+
+// The purpose of a row chooses the family of kernels that computes it; the size of the batch never does. A row of a
+// prompt comes with many others and may be multiplied in whole tiles. A row of output is one of decoding, of
+// verification, or of the replay of tokens that were decoded before; it gets the bits of decoding one row.
+enum class RowKind : uint8_t { prompt, output };
+
+// A page of the cache holds keys and values of so many positions.
+constexpr int kPageTokens = 32;
+
+// A segment is consecutive rows of one sequence at consecutive positions. A row attends to its own sequence at positions
+// up to its own. A sequence has one segment in a batch; its earlier positions must be in the cache already.
+struct Segment {
+  int32_t first_row, rows;
+  int32_t position;           // of the first row
+  int32_t first_page, pages;  // in Batch::pages; page p of the sequence holds positions [p, p + 1) * kPageTokens
+  RowKind kind;
+};
+
+// A batch that is cleared and filled again keeps its memory.
+struct Batch {
+  std::vector<int32_t> ids;         // (n) tokens
+  std::vector<int32_t> pages;       // the page lists of all segments, one after the other
+  std::vector<int32_t> logit_rows;  // the rows whose logits are wanted
+  std::vector<Segment> segments;    // in the order of their rows
+
+  int64_t rows() const { return static_cast<int64_t>(ids.size()); }
+  std::span<const int32_t> pages_of(const Segment& s) const {
+    return std::span(pages).subspan(static_cast<size_t>(s.first_page), static_cast<size_t>(s.pages));
+  }
+  void clear() { ids.clear(), pages.clear(), logit_rows.clear(), segments.clear(); }
+  // Appends rows for `tokens`, the first of which stands at `position`; the last `wanted_logits` of them give logits.
+  void append(std::span<const int32_t> tokens, int64_t position, std::span<const int32_t> own_pages,
+              int64_t wanted_logits, RowKind kind) {
+    const auto count = static_cast<int32_t>(tokens.size()), row = static_cast<int32_t>(ids.size());
+    segments.push_back({row, count, static_cast<int32_t>(position), static_cast<int32_t>(pages.size()),
+                        static_cast<int32_t>(own_pages.size()), kind});
+    ids.insert(ids.end(), tokens.begin(), tokens.end());
+    pages.insert(pages.end(), own_pages.begin(), own_pages.end());
+    for (int64_t i = count - wanted_logits; i < count; ++i) logit_rows.push_back(row + static_cast<int32_t>(i));
+  }
+};
+
+}  // namespace fidelio

@@ -1,0 +1,192 @@
+#include "step/build.h"
+
+#include <algorithm>
+
+#include "arch/model_weights.h"
+#include "arch/stops.h"
+
+namespace fidelio {
+namespace {
+
+class Builder {
+ public:
+  Builder(const ModelConfig& config, int64_t context) : c_(config), scalars_(scalars_of(config)) {
+    p_.linears = linears_of(c_);
+    if (c_.tie_embeddings) p_.linears.push_back({-1, Role::head});
+    p_.attention = attention_shape(c_, context);
+    p_.routing = {c_.experts, c_.experts_per_row, c_.renormalised};
+    if (c_.rotated) p_.hadamards = {heads_turn(c_), gated_turn(c_)};
+  }
+
+  Program build() {
+    p_.stream = value("x", Rows::stream, c_.d);
+    p_.embedding = ops([&] { add(op::Embed{p_.stream, linear({-1, Role::embedding}), scalars_.embedding}); });
+    for (layer_ = 0; layer_ < c_.L; ++layer_)
+      p_.layers.push_back(ops([&] {
+        attention();
+        c_.experts > 0 ? experts() : mlp();
+      }));
+    p_.logits = value("logits", Rows::logits, c_.v);
+    p_.head_weight = linear({-1, Role::head});
+    p_.head = ops([&] { head(p_.logits); });
+    p_.draft_logits = value("draft_logits", Rows::logits, 0);  // as many columns as the draft's vocabulary has tokens
+    p_.draft_head = ops([&] {
+      head(p_.draft_logits);
+      add(op::Spread{p_.draft_logits, p_.logits});
+    });
+    return std::move(p_);
+  }
+
+ private:
+  ValueId value(const std::string& name, Rows rows, int64_t columns, bool prepared = false) {
+    const auto same = [&](const Value& v) {
+      return v.name == name && v.rows == rows && v.columns == columns && v.prepared == prepared;
+    };
+    const auto found = std::ranges::find_if(p_.values, same);
+    if (found == p_.values.end()) return p_.values.push_back({name, rows, columns, prepared}), last(p_.values);
+    return static_cast<ValueId>(found - p_.values.begin());
+  }
+  ValueId prepared(const std::string& name, int64_t columns, Rows rows = Rows::stream) {
+    return value(name, rows, columns, true);
+  }
+  WeightId linear(LinearId id) const {
+    return static_cast<WeightId>(std::ranges::find(p_.linears, id) - p_.linears.begin());
+  }
+  NormId norm(Norm which, float factor = 1) {
+    p_.norms.push_back({which == Norm::final ? -1 : layer_, which, factor});
+    return last(p_.norms);
+  }
+  ExpertsId experts_of(Role role) {
+    p_.experts.push_back({layer_, role});
+    return last(p_.experts);
+  }
+  template <typename T>
+  static int32_t last(const std::vector<T>& list) {
+    return static_cast<int32_t>(list.size()) - 1;
+  }
+  int32_t next() const { return static_cast<int32_t>(p_.ops.size()); }
+  void add(Op operation) { p_.ops.push_back(std::move(operation)); }
+  template <typename F>
+  OpRange ops(const F& append) {
+    const int32_t first = next();
+    append();
+    return {first, next()};
+  }
+
+  // The input of attention or of the MLP: the stream, normed where the family norms before its blocks.
+  ValueId block_input(Norm which) {
+    if (!c_.blocks.norm_before) return p_.stream;
+    const ValueId to = prepared("input", c_.d);
+    add(op::Norm{p_.stream, to, norm(which), scalars_.eps});
+    return to;
+  }
+  // The same value in the order of the columns that the weights of a stop have.
+  ValueId ordered(ValueId from, InputId which) {
+    if (c_.kept_columns == 0) return from;
+    const Value source = p_.values[static_cast<size_t>(from)];
+    const ValueId to = prepared(source.name + ".ordered", source.columns + c_.kept_columns);
+    p_.orders.push_back({layer_, &stop(which)});
+    add(op::Reorder{from, to, last(p_.orders)});
+    return to;
+  }
+  ValueId turned(ValueId from, int hadamard) {
+    if (!c_.rotated || p_.hadamards[static_cast<size_t>(hadamard)].order == 1) return from;
+    const Value source = p_.values[static_cast<size_t>(from)];
+    const ValueId to = prepared(source.name + ".turned", source.columns);
+    add(op::Turn{from, to, hadamard});
+    return to;
+  }
+  static const Stop& stop(InputId which) { return kStops[static_cast<size_t>(which)]; }
+  // Notes the place where the next operation, a product, reads a stop's input.
+  void tap(InputId which, ValueId input, int32_t block, ValueId spare = -1) {
+    p_.taps.push_back({layer_, &stop(which), input, block, next(), next() + 1, spare});
+  }
+  // x += W from, normed before it is added where the family does so.
+  void add_branch(ValueId from, Role role, Norm which) {
+    const WeightId weight = linear({layer_, role});
+    if (!c_.blocks.norm_after) return add(op::Product{from, {{weight, p_.stream}}, true});
+    const ValueId branch = value("branch", Rows::stream, c_.d);
+    add(op::Product{from, {{weight, branch}}});
+    add(op::AddNorm{branch, p_.stream, norm(which), scalars_.branch_eps});
+    p_.taps.back().end = next();
+  }
+
+  void attention() {
+    const int32_t block = next();
+    const int64_t width = int64_t{c_.h} * c_.e, kv_width = int64_t{c_.hk} * c_.e;
+    const ValueId q = value("q", Rows::stream, width), k = value("k", Rows::stream, kv_width),
+                  v = value("v", Rows::stream, kv_width);
+    const ValueId input = ordered(block_input(Norm::attn), InputId::attn_in);
+    tap(InputId::attn_in, input, block);
+    add(op::Product{input,
+                    {{linear({layer_, Role::q}), q}, {linear({layer_, Role::k}), k}, {linear({layer_, Role::v}), v}}});
+    op::Heads heads{q, k, v};
+    heads.layer = layer_;
+    if (c_.blocks.qk_norm == QkNorm::width) {
+      add(op::Norm{q, q, norm(Norm::q), p_.attention.norm_eps});
+      add(op::Norm{k, k, norm(Norm::k), p_.attention.norm_eps});
+    } else if (c_.blocks.qk_norm == QkNorm::head) {
+      heads.q_norm = norm(Norm::q, query_scale(c_));
+      heads.k_norm = norm(Norm::k);
+    }
+    add(heads);
+    const ValueId attended = prepared("heads", width);
+    add(op::Attend{q, attended, layer_});
+    const ValueId output = ordered(turned(attended, 0), InputId::o_in);
+    tap(InputId::o_in, output, block, q);
+    add_branch(output, Role::o, Norm::post_attn);
+  }
+
+  Gate gate_function() const { return c_.blocks.activation == Activation::silu ? Gate::silu : Gate::gelu_tanh; }
+
+  void mlp() {
+    const int32_t block = next();
+    const ValueId gate = value("gate", Rows::stream, c_.f), up = value("up", Rows::stream, c_.f);
+    const ValueId input = ordered(block_input(Norm::mlp), InputId::mlp_in);
+    tap(InputId::mlp_in, input, block);
+    add(op::Product{input, {{linear({layer_, Role::gate}), gate}, {linear({layer_, Role::up}), up}}});
+    const ValueId gated = prepared("gated", c_.f);
+    add(op::Gated{gate, up, gated, gate_function()});
+    const ValueId output = ordered(turned(gated, 1), InputId::down_in);
+    tap(InputId::down_in, output, block, gate);
+    add_branch(output, Role::down, Norm::post_mlp);
+  }
+
+  void experts() {
+    const int32_t block = next();
+    const ValueId normed = value("normed", Rows::stream, c_.d), taken = prepared("taken", c_.d, Rows::slots),
+                  gate = value("gate", Rows::slots, c_.f), up = value("up", Rows::slots, c_.f),
+                  gated = prepared("gated", c_.f, Rows::slots), given = value("given", Rows::slots, c_.d);
+    const ExpertsId gates = experts_of(Role::gate), ups = experts_of(Role::up), downs = experts_of(Role::down);
+    add(op::Norm{p_.stream, normed, norm(Norm::mlp), scalars_.eps});
+    p_.routers.push_back(layer_);
+    add(op::Route{normed, value("routing", Rows::stream, c_.experts), last(p_.routers), {gates, ups, downs}});
+    tap(InputId::mlp_in, normed, block);
+    add(op::Take{normed, taken});
+    add(op::RoutedProduct{taken, {{gates, gate}, {ups, up}}});
+    add(op::Gated{gate, up, gated, gate_function()});
+    tap(InputId::down_in, gated, block, gate);
+    add(op::RoutedProduct{gated, {{downs, given}}});
+    add(op::Combine{given, p_.stream});
+    p_.taps.back().end = next();
+  }
+
+  void head(ValueId to) {
+    if (final_norm_ < 0) final_norm_ = norm(Norm::final, scalars_.final_norm);
+    const ValueId input = prepared("final", c_.d, Rows::logits);
+    add(op::Norm{p_.stream, input, final_norm_, scalars_.eps});
+    add(op::Product{input, {{p_.head_weight, to}}});
+  }
+
+  const ModelConfig& c_;
+  const Scalars scalars_;
+  Program p_;
+  int layer_ = 0;
+  NormId final_norm_ = -1;
+};
+
+}  // namespace
+
+Program build_program(const ModelConfig& config, int64_t context) { return Builder(config, context).build(); }
+
+}  // namespace fidelio

@@ -1,0 +1,10 @@
+// The function that a gate's values pass before they multiply `up`.
+#pragma once
+#include <cstdint>
+
+namespace fidelio {
+
+// silu is x / (1 + e^-x). gelu_tanh is GELU by tanh: x (1 + tanh(sqrt(2 / pi) (x + .044715 x^3))) / 2.
+enum class Gate : uint8_t { silu, gelu_tanh };
+
+}  // namespace fidelio

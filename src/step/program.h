@@ -1,0 +1,182 @@
+// Program: one step of a model as data.
+//
+// A step takes a batch of rows through the model. Its program lists the operations that this takes, in order, with the
+// values that they read and write. build.h makes it from a ModelConfig; every backend runs it (runtime/executor.h);
+// to_text() shows it:
+//
+//   layer 3
+//     norm     input <- x, layers.3.attn
+//     product  q k v <- input, layers.3.q layers.3.k layers.3.v
+//     heads    q k v, cache 3
+//     attend   heads <- q, cache 3
+//     product  x += heads, layers.3.o
+//     ...
+//
+// Letters: n rows of the batch, d model dim, f ffn dim, h heads, hk kv heads, e head dim, v vocabulary, L layers,
+// E experts, k experts a row.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "arch/stops.h"
+#include "arch/weight_names.h"
+#include "core/hadamard.h"
+#include "step/attention.h"
+#include "step/gate.h"
+#include "step/routes.h"
+
+namespace fidelio {
+
+// A value has one row for each row of the batch (stream), for each pair of a row and an expert that it passes (slots),
+// or for each row whose logits are wanted (logits).
+enum class Rows : uint8_t { stream, slots, logits };
+
+// A matrix that operations read and write. Layers share the values of the same name, since only the stream `x` outlives
+// a layer. A prepared value is read by products alone: a backend keeps it in the form that its products read, and it is
+// valid until the next prepared value is written.
+struct Value {
+  std::string name;
+  Rows rows = Rows::stream;
+  int64_t columns = 0;
+  bool prepared = false;
+};
+
+// Indices into the lists of a Program; -1 means none.
+using ValueId = int32_t;
+using WeightId = int32_t;   // Program::linears
+using NormId = int32_t;     // Program::norms
+using ExpertsId = int32_t;  // Program::experts
+
+// The operations. Each documents what it computes; kernels/ref has each once more in double.
+namespace op {
+
+struct Embed {  // to = a table row for each token of the batch, times factor
+  ValueId to;
+  WeightId table;
+  float factor;
+};
+struct Norm {  // to = rmsnorm(from) * weight; where `to` has rows of logits, of those rows of `from`
+  ValueId from, to;
+  NormId weight;
+  float eps;
+};
+struct AddNorm {  // to += rmsnorm(from) * weight
+  ValueId from, to;
+  NormId weight;
+  float eps;
+};
+struct Output {
+  WeightId weight;
+  ValueId to;
+};
+struct Product {  // to = W from + bias for each output; with `adds`, to += W from + bias
+  ValueId from;
+  std::vector<Output> outputs;
+  bool adds = false;
+};
+struct Heads {  // q and k by head: scaled, normed where there are weights, rotated; k and v go to the layer's cache
+  ValueId q, k, v;
+  NormId q_norm = -1, k_norm = -1;
+  int layer = 0;
+};
+struct Attend {  // to = softmax(q k / sqrt(e)) v, causal, over the layer's cache
+  ValueId q, to;
+  int layer;
+};
+struct Gated {  // to = function(gate) * up
+  ValueId gate, up, to;
+  Gate function;
+};
+struct Turn {  // to = from, every row multiplied by a Hadamard matrix (QuaRot)
+  ValueId from, to;
+  int hadamard;  // Program::hadamards
+};
+struct Reorder {  // to = the columns of `from` in another order, those kept in 8 bits last and twice (Atom)
+  ValueId from, to;
+  int order;  // Program::orders
+};
+struct Route {  // logits = router(from), and each row chooses its k experts by them
+  ValueId from, logits;
+  int router;                      // Program::routers
+  std::vector<ExpertsId> readers;  // the experts that the chosen rows meet
+};
+struct Take {  // to = rows of `from`, one for each slot
+  ValueId from, to;
+};
+struct RoutedOutput {
+  ExpertsId weights;
+  ValueId to;
+};
+struct RoutedProduct {  // to = every slot by the matrix of its expert
+  ValueId from;
+  std::vector<RoutedOutput> outputs;
+};
+struct Combine {  // to += each row's slots of `from` under the row's shares
+  ValueId from, to;
+};
+struct Spread {  // to = the logits of a draft's vocabulary at their tokens, -infinity elsewhere
+  ValueId from, to;
+};
+
+}  // namespace op
+
+using Op = std::variant<op::Embed, op::Norm, op::AddNorm, op::Product, op::Heads, op::Attend, op::Gated, op::Turn,
+                        op::Reorder, op::Route, op::Take, op::RoutedProduct, op::Combine, op::Spread>;
+
+// Consecutive operations [first, last).
+struct OpRange {
+  int32_t first = 0, last = 0;
+};
+
+struct NormWeight {
+  int layer;  // -1 for the final norm
+  Norm norm;
+  float factor;  // the file's weight is multiplied by it when it is loaded
+};
+struct OrderOf {
+  int layer;
+  const Stop* stop;
+};
+struct LayerExperts {
+  int layer;
+  Role role;  // gate, up or down
+};
+
+// A place where a linear's input can be observed, or given (taps.h).
+struct Tap {
+  int layer;
+  const Stop* stop;
+  ValueId input;    // what the stop's linears read
+  int32_t block;    // the first operation of the attention or the MLP that the stop is in
+  int32_t product;  // the operation that reads the input
+  int32_t end;      // the operation after those that add the result to the stream, if the stop's linear does
+  ValueId spare;    // a value of the input's shape that nobody reads from the product on; -1: none
+};
+
+struct Program {
+  std::vector<Value> values;
+  std::vector<Op> ops;
+  OpRange embedding, head, draft_head;
+  std::vector<OpRange> layers;  // (L)
+  std::vector<Tap> taps;        // by layer, in the order of its stops
+
+  // Every linear of the model (linears_of) in its order. A head that is tied to the embedding comes last: it has the
+  // embedding's weight unless somebody gives it another.
+  std::vector<LinearId> linears;
+  std::vector<NormWeight> norms;
+  std::vector<LayerExperts> experts;
+  std::vector<int> routers;  // their layers
+  std::vector<OrderOf> orders;
+  std::vector<Hadamard> hadamards;
+  RoutingRule routing;
+  AttentionShape attention;
+
+  ValueId stream = -1, logits = -1, draft_logits = -1;
+  WeightId head_weight = -1;  // the linear that gives logits
+};
+
+std::string to_text(const Program& program);
+
+}  // namespace fidelio

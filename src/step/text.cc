@@ -1,0 +1,128 @@
+// A program as text: one line an operation, the values that it writes on the left.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "step/program.h"
+
+namespace fidelio {
+namespace {
+
+std::string_view name_of(Norm norm) {
+  constexpr std::string_view kNames[] = {"attn_norm", "mlp_norm", "post_attn_norm", "post_mlp_norm",
+                                         "q_norm",    "k_norm",   "final_norm"};
+  return kNames[static_cast<size_t>(norm)];
+}
+
+class Writer {
+ public:
+  explicit Writer(const Program& program) : p_(program) {}
+
+  std::string text() {
+    for (const Value& v : p_.values) {
+      constexpr std::string_view kRows[] = {"stream", "slots", "logits"};
+      text_ += fmt::format("value {} ({}, {}){}\n", v.name, kRows[static_cast<size_t>(v.rows)], v.columns,
+                           v.prepared ? ", prepared" : "");
+    }
+    part("embedding", p_.embedding);
+    for (size_t layer = 0; layer < p_.layers.size(); ++layer) part(fmt::format("layer {}", layer), p_.layers[layer]);
+    part("head", p_.head);
+    part("draft head", p_.draft_head);
+    return std::move(text_);
+  }
+
+ private:
+  void part(const std::string& name, OpRange range) {
+    text_ += name + "\n";
+    for (int32_t i = range.first; i < range.last; ++i) {
+      const std::string line = std::visit([&](const auto& o) { return describe(o); }, p_.ops[static_cast<size_t>(i)]);
+      std::string taps;
+      for (const Tap& tap : p_.taps)
+        if (tap.product == i) taps += "  # tap " + stop_name(tap.layer, *tap.stop);
+      text_ += "  " + line + taps + "\n";
+    }
+  }
+
+  const std::string& value(ValueId id) const { return p_.values[static_cast<size_t>(id)].name; }
+  std::string linear(WeightId id) const { return to_string(p_.linears[static_cast<size_t>(id)]); }
+  std::string norm(NormId id) const {
+    if (id < 0) return "-";
+    const NormWeight& w = p_.norms[static_cast<size_t>(id)];
+    const std::string name =
+        w.layer < 0 ? std::string(name_of(w.norm)) : fmt::format("layers.{}.{}", w.layer, name_of(w.norm));
+    return w.factor == 1 ? name : fmt::format("{} * {}", name, w.factor);
+  }
+  std::string experts(ExpertsId id) const {
+    const LayerExperts& e = p_.experts[static_cast<size_t>(id)];
+    return fmt::format("layers.{}.experts.{}", e.layer, fidelio::name_of(e.role));
+  }
+
+  std::string describe(const op::Embed& o) const {
+    return fmt::format("embed     {} <- {}{}", value(o.to), linear(o.table),
+                       o.factor == 1 ? "" : fmt::format(" * {}", o.factor));
+  }
+  std::string describe(const op::Norm& o) const {
+    return fmt::format("norm      {} <- {}, {}, eps {}", value(o.to), value(o.from), norm(o.weight), o.eps);
+  }
+  std::string describe(const op::AddNorm& o) const {
+    return fmt::format("norm      {} += {}, {}, eps {}", value(o.to), value(o.from), norm(o.weight), o.eps);
+  }
+  std::string describe(const op::Product& o) const {
+    std::vector<std::string> to, weights;
+    for (const op::Output& output : o.outputs) to.push_back(value(output.to)), weights.push_back(linear(output.weight));
+    return fmt::format("product   {} {} {}, {}", fmt::join(to, " "), o.adds ? "+=" : "<-", value(o.from),
+                       fmt::join(weights, " "));
+  }
+  std::string describe(const op::Heads& o) const {
+    const LayerAttention& layer = p_.attention.layers[static_cast<size_t>(o.layer)];
+    std::string norms;
+    if (o.q_norm >= 0) norms = fmt::format(", {} {}", norm(o.q_norm), norm(o.k_norm));
+    return fmt::format("heads     {} {} {}{}, rotation {}, cache {}", value(o.q), value(o.k), value(o.v), norms,
+                       layer.rotation, o.layer);
+  }
+  std::string describe(const op::Attend& o) const {
+    const int window = p_.attention.layers[static_cast<size_t>(o.layer)].window;
+    return fmt::format("attend    {} <- {}, cache {}{}", value(o.to), value(o.q), o.layer,
+                       window == 0 ? "" : fmt::format(", window {}", window));
+  }
+  std::string describe(const op::Gated& o) const {
+    return fmt::format("gated     {} <- {} {}, {}", value(o.to), value(o.gate), value(o.up),
+                       o.function == Gate::silu ? "silu" : "gelu_tanh");
+  }
+  std::string describe(const op::Turn& o) const {
+    const Hadamard& h = p_.hadamards[static_cast<size_t>(o.hadamard)];
+    return fmt::format("turn      {} <- {}, order {}, stride {}", value(o.to), value(o.from), h.order, h.stride);
+  }
+  std::string describe(const op::Reorder& o) const {
+    const OrderOf& order = p_.orders[static_cast<size_t>(o.order)];
+    return fmt::format("reorder   {} <- {}, {}.order", value(o.to), value(o.from), stop_name(order.layer, *order.stop));
+  }
+  std::string describe(const op::Route& o) const {
+    return fmt::format("route     {} <- {}, layers.{}.router, {} of {}{}", value(o.logits), value(o.from),
+                       p_.routers[static_cast<size_t>(o.router)], p_.routing.per_row, p_.routing.experts,
+                       p_.routing.renormalised ? ", renormalised" : "");
+  }
+  std::string describe(const op::Take& o) const {
+    return fmt::format("take      {} <- {}", value(o.to), value(o.from));
+  }
+  std::string describe(const op::RoutedProduct& o) const {
+    std::vector<std::string> to, weights;
+    for (const op::RoutedOutput& output : o.outputs)
+      to.push_back(value(output.to)), weights.push_back(experts(output.weights));
+    return fmt::format("product   {} <- {}, {}", fmt::join(to, " "), value(o.from), fmt::join(weights, " "));
+  }
+  std::string describe(const op::Combine& o) const {
+    return fmt::format("combine   {} += {}", value(o.to), value(o.from));
+  }
+  std::string describe(const op::Spread& o) const {
+    return fmt::format("spread    {} <- {}", value(o.to), value(o.from));
+  }
+
+  const Program& p_;
+  std::string text_;
+};
+
+}  // namespace
+
+std::string to_text(const Program& program) { return Writer(program).text(); }
+
+}  // namespace fidelio
