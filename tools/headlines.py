@@ -82,11 +82,10 @@ def page(all_tables):
         lines += [f"## {section}"]
         for name, table in here.items():
             if table.get("shown"):
-                lines += [f"[{table['title']}](results/{name}.json): {table['says']}", "", *markdown(table["columns"], table["rows"]), ""]
+                lines += [f"[{table['title']}](results/{name}.json).", table["says"], "", *markdown(table["columns"], table["rows"]), ""]
         rest = {name: table for name, table in here.items() if not table.get("shown")}
         if rest:
-            lines += markdown(["table", "what it says", "date"],
-                              [[f"[{table['title']}](results/{name}.json)", table["says"], table["date"]] for name, table in rest.items()]) + [""]
+            lines += markdown(["table", "what it says"], [[f"[{table['title']}](results/{name}.json)", table["says"]] for name, table in rest.items()]) + [""]
     return "\n".join(lines).rstrip("\n") + "\n"
 
 

@@ -160,7 +160,7 @@ def rooms_off_the_map():
 
 
 def main():
-    broken = [*names_of_no_file(), *rooms_off_the_map(), *headlines.faults()]
+    broken = [*names_of_no_file(), *rooms_off_the_map(), *broken_pages(), *headlines.faults()]
     for folder, _, files in os.walk("src"):
         if len(files) > MAX_FILES:
             broken.append(f"{folder}: {len(files)} files, at most {MAX_FILES}: divide it")
