@@ -115,6 +115,9 @@ def faults():
     with open(PAGE, encoding="utf-8") as file:
         if file.read() != text:
             found.append("docs/results.md: it is not what docs/results/*.json give: tools/headlines.py --write")
+    measured = {name for device in ("cpu", "cuda") for name in Bench(argparse.Namespace(model=None, models="", device=device, threads=0), "").headlines()}
+    found += [f"docs/results/headlines.json: nothing measures \"{row[0]}\" (Bench.headlines in tools/headlines.py)"
+              for row in all_tables["headlines"]["rows"] if row[0] not in measured]
     if text.count("\n") > MOST_LINES:
         found.append(f"docs/results.md: {text.count(chr(10))} lines, at most {MOST_LINES}")
     return found
