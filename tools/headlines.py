@@ -30,19 +30,22 @@ PAGE = os.path.join(ROOT, "docs", "results.md")
 HEADLINES = os.path.join(DATA, "headlines.json")
 MOST_LINES = 200  # of the page
 
-KEYS = {  # of a file; `shown`: the page has the whole table, and not its row alone
+KEYS = {  # of a file
     "title": str, "section": str, "says": str, "command": str, "machine": str, "commit": str, "date": str, "columns": list, "rows": list}
+OPTIONAL = {"shown": bool,  # the page has the whole table, and not a row of it alone
+            "since": str}   # what has come since and moves the figures
 SECTIONS = [
     "Headlines", "Real models", "Certificates", "Correctness, exports and sources", "Formats and quantisers", "Search and allocation (SLQ)",
     "Vector codes (SCVQ)", "Tuning", "Tasks", "Drafts and views (QSpec)", "Speed on a CPU", "Speed on a GPU", "Serving, mixtures, robustness, builds"]
 LEAD = """# Results
 
-`tools/headlines.py --write` writes this page from the files in [results/](results), one a table, and `./do lint` checks that it is
-what they give. A file holds the command that makes its figures, the machine, the commit that wrote them (the program is no newer)
-and the rows; `tools/headlines.py --show NAME` prints one. Speeds are ratios against a peer or a measured roofline of one
+`tools/headlines.py --write` writes this page from the files in [results/](results), one a table, and `./do lint` checks that it
+is what they give. A file holds the command that makes its figures, the machine, the commit that wrote them (the program is no
+newer) and the rows; `tools/headlines.py --show NAME` prints one. Speeds are ratios against a peer or a measured roofline of one
 interleaved run: compare ratios, not absolute values. EAR is the overlap of next-token distributions, KL is in nats a token, and a
-bracket behind a figure is its 95% interval. "quill-1m" and "quill-26m" are the bundled models, "a llama-3-8b shape" has that
-model's shapes and random weights. Bits are bits a parameter of the whole file unless a column says otherwise.
+bracket behind a figure is its 95% interval. A † marks a table whose figures a later change moves; its file says which. "quill-1m"
+and "quill-26m" are the bundled models, "a llama-3-8b shape" has that model's shapes and random weights. Bits are bits a parameter
+of the whole file unless a column says otherwise.
 """
 
 
@@ -74,6 +77,10 @@ def markdown(columns, rows):
         ["| " + " | ".join(row) + " |" for row in rows]
 
 
+def said(table):
+    return table["says"] + (" †" if "since" in table else "")
+
+
 def page(all_tables):
     """The text of docs/results.md."""
     lines = LEAD.split("\n")
@@ -82,10 +89,10 @@ def page(all_tables):
         lines += [f"## {section}"]
         for name, table in here.items():
             if table.get("shown"):
-                lines += [f"[{table['title']}](results/{name}.json).", table["says"], "", *markdown(table["columns"], table["rows"]), ""]
+                lines += [f"[{table['title']}](results/{name}.json).", said(table), "", *markdown(table["columns"], table["rows"]), ""]
         rest = {name: table for name, table in here.items() if not table.get("shown")}
         if rest:
-            lines += markdown(["table", "what it says"], [[f"[{table['title']}](results/{name}.json)", table["says"]] for name, table in rest.items()]) + [""]
+            lines += markdown(["table", "what it says"], [[f"[{table['title']}](results/{name}.json)", said(table)] for name, table in rest.items()]) + [""]
     return "\n".join(lines).rstrip("\n") + "\n"
 
 
@@ -94,8 +101,9 @@ def faults_of(name, table):
         if not isinstance(table.get(key), kind) or not table[key]:
             yield f"docs/results/{name}.json: it wants {key}, a {kind.__name__} that is not empty"
             return
-    if set(table) - set(KEYS) - {"shown"}:
-        yield f"docs/results/{name}.json: nobody reads {', '.join(sorted(set(table) - set(KEYS) - {'shown'}))}"
+    for key in sorted(set(table) - set(KEYS)):
+        if key not in OPTIONAL or not isinstance(table[key], OPTIONAL[key]):
+            yield f"docs/results/{name}.json: nobody reads {key} of this kind"
     if table["section"] not in SECTIONS:
         yield f"docs/results/{name}.json: there is no section \"{table['section']}\" (SECTIONS in tools/headlines.py)"
     if not re.fullmatch(r"\d{4}-\d\d-\d\d", table["date"]) or not re.fullmatch(r"[0-9a-f]{7,40}", table["commit"]):
@@ -273,7 +281,8 @@ def show(name):
         print(f"there is no table {name}; there are: {', '.join(tables())}", file=sys.stderr)
         return 1
     table = load(path)
-    print("\n".join([f"{table['title']}: {table['says']}", f"by: {table['command']}", f"on: {table['machine']}, {table['date']}, commit {table['commit']}", "",
+    print("\n".join([f"{table['title']}: {table['says']}", f"by: {table['command']}", f"on: {table['machine']}, {table['date']}, commit {table['commit']}",
+                     *([f"since then: {table['since']}"] if "since" in table else []), "",
                      *markdown(table["columns"], table["rows"])]))
     return 0
 
