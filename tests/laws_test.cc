@@ -1,4 +1,4 @@
-// The laws of docs/design.md section 4 that hold on one machine today, over whole models.
+// The laws of docs/design.md section 3 that hold on one machine today, over whole models.
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,11 +1,14 @@
 #!/usr/bin/env python3
 """Checks what the compiler does not: the include rule between rooms (docs/design.md section 2), file sizes, leftovers,
-that files named in pages and comments are there, that the map has all rooms, and that every table of results names the command that makes it.
+that files named in pages and comments are there, that the map has all rooms, that links between pages lead somewhere and their lines are
+short, and that docs/results.md is what its files give (tools/headlines.py).
 
 Exits 1 and lists the places if a rule is broken."""
 import os
 import re
 import sys
+
+import headlines
 
 RUNTIME = ["core", "formats", "text", "arch", "io", "step", "kernels", "runtime"]
 ROOMS = {  # room -> rooms it may include
@@ -83,42 +86,25 @@ def check(path, text, room, name, extension):
         yield f"{path}: {mark}"
 
 
-# What made a figure: a command in backticks; or the words that say that there is none to run any more.
-COMMAND = re.compile(r"fidelio |tools/|tests/|\./do |_bench|_test|compress |eval |tune |quantize |--only |git blame")
-
-
-def names_a_command(lines):
-    words = "\n".join(line for line in lines if not line.startswith("|"))
-    parts = [words, *(line for line in lines if line.startswith("|"))]
-    return "not kept" in words or any(COMMAND.search(code) for part in parts for code in part.split("`")[1::2])
-
-
-def tables_without_command(path, text):
-    """Tables whose section, from its heading to two lines after the table, names nothing that makes them; a page's lead speaks for all of it."""
-    lines, heading = text.split("\n"), 0
-    if names_a_command(re.split(r"\n##", text)[0].split("\n")):
-        return
-    for at, line in enumerate(lines):
-        if line.startswith("#"):
-            heading = at
-        if re.fullmatch(r"\|[-| :]+\|", line):
-            end = next((i for i in range(at, len(lines)) if not lines[i].startswith("|")), len(lines))
-            if not names_a_command(lines[heading:end + 3]):
-                yield f"{path}:{at}: a table, and its section names no command that makes it"
-
-
 # A file's name, with folders or without; x_test.cc is any.
-FILE = re.compile(r"(?<![\w./*{}$-])(?!x_)[\w-]+(?:/[\w.-]+)*\.(?:h|cc|cu|cuh|py|sh)\b")
-PAGES = re.compile(r"(?<!/results)(?<!/results-tasks)\.md$")  # results are of the files of their day
+FILE = re.compile(r"(?<![\w./*{}$-])(?!x_)[\w-]+(?:/[\w.-]+)*\.(?:h|cc|cu|cuh|py|sh|md)\b")
+PAGES = re.compile(r"\.md$|^docs/results/.+\.json$")  # and the tables of docs/results.md
 SOURCES = re.compile(r"\.(?:h|cc|cu|cuh)$")
+OTHERS_FILES = {"my.md", "README.md"}  # of examples, and of any folder
+LONGEST_PROSE, LONGEST_COMMENT = 160, 120
+HEADING = re.compile(r"^#+ (.*)$", re.MULTILINE)
+
+
+def paths():
+    return [os.path.relpath(os.path.join(folder, name), ".") for top in ("cmake", "docs", "models", "src", "tests", "tools")
+            for folder, _, names in os.walk(top) for name in names] + ["README.md", "CONTRIBUTING.md"]
 
 
 def names_of_no_file():
     """Files that a page or a comment speaks of and that are not there, or are called otherwise."""
-    paths = [os.path.relpath(os.path.join(folder, name), ".") for top in ("cmake", "docs", "src", "tests", "tools")
-             for folder, _, names in os.walk(top) for name in names]
-    ends = {"/".join(path.split(os.sep)[-n:]) for path in paths for n in range(1, path.count(os.sep) + 2)}
-    for path in [*paths, "README.md", "CONTRIBUTING.md", os.path.join("models", "data", "README.md")]:
+    there = paths()
+    ends = {"/".join(path.split(os.sep)[-n:]) for path in there for n in range(1, path.count(os.sep) + 2)} | OTHERS_FILES
+    for path in there:
         if not PAGES.search(path) and not SOURCES.search(path):
             continue
         with open(path, encoding="utf-8") as file:
@@ -129,6 +115,45 @@ def names_of_no_file():
                         yield f"{path}:{at + 1}: there is no {name}"
 
 
+def anchors(text):
+    """What GitHub calls the headings of a page."""
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in HEADING.findall(text)}
+
+
+def pages():
+    for path in paths():
+        if path.endswith(".md"):
+            with open(path, encoding="utf-8") as file:
+                yield path, file.read()
+
+
+def broken_pages():
+    """Lines of prose that are too long, and links to no file or no heading. Tables and what is written by a tool as it is are left out."""
+    for path, text in pages():
+        code = False
+        for at, line in enumerate(text.split("\n")):
+            code ^= line.startswith("```")
+            if len(line) > LONGEST_PROSE and not code and not line.startswith("|"):
+                yield f"{path}:{at + 1}: a line of {len(line)} characters, at most {LONGEST_PROSE}"
+        for target, heading in re.findall(r"\]\((?![a-z]+:)([^)#\s]*)(?:#([^)\s]*))?\)", text):
+            to = os.path.normpath(os.path.join(os.path.dirname(path), target)) if target else path
+            if not os.path.exists(to):
+                yield f"{path}: a link to {target}, which is not there"
+            elif heading and to.endswith(".md"):
+                with open(to, encoding="utf-8") as file:
+                    if heading not in anchors(file.read()):
+                        yield f"{path}: a link to {target}#{heading}, and there is no such heading"
+
+
+def long_comments():
+    """Lines of comments that are too long."""
+    for path in paths():
+        if SOURCES.search(path):
+            with open(path, encoding="utf-8") as file:
+                yield from (f"{path}:{at + 1}: a comment of {len(line) - 1} characters, at most {LONGEST_COMMENT}"
+                            for at, line in enumerate(file) if len(line) - 1 > LONGEST_COMMENT and "//" in line)
+
+
 def rooms_off_the_map():
     with open(os.path.join("docs", "pictures", "map.svg"), encoding="utf-8") as file:
         picture = file.read()
@@ -136,11 +161,7 @@ def rooms_off_the_map():
 
 
 def main():
-    broken = [*names_of_no_file(), *rooms_off_the_map()]
-    for name in sorted(os.listdir("docs")):
-        if re.fullmatch(r"results.*\.md", name):
-            with open(os.path.join("docs", name), encoding="utf-8") as file:
-                broken += tables_without_command(os.path.join("docs", name), file.read())
+    broken = [*names_of_no_file(), *rooms_off_the_map(), *broken_pages(), *headlines.faults()]
     for folder, _, files in os.walk("src"):
         if len(files) > MAX_FILES:
             broken.append(f"{folder}: {len(files)} files, at most {MAX_FILES}: divide it")
@@ -150,6 +171,7 @@ def main():
                 path = os.path.join(folder, name)
                 with open(path, encoding="utf-8") as file:
                     broken += check(path, file.read(), path.split(os.sep)[1], name, extension)
+    print(f"lint: {sum(1 for _ in long_comments())} lines of comments are longer than {LONGEST_COMMENT} characters")
     print("\n".join(broken) if broken else "lint: the rooms are clean")
     return bool(broken)
 

@@ -12,7 +12,7 @@ take. SMOLLM2 is SmolLM2-135M-Instruct (Apache-2.0); its answers are text as a s
 there are too few, conversations are made of this project's generated exercises.
 
 Of prose, calibration has the Jargon File alone; two thirds of what is held out are speeches and novels, which nothing is calibrated on: a
-certificate on one book's prose promised too much of other books (docs/results.md)."""
+certificate on one book's prose promised too much of other books."""
 import argparse
 import glob
 import hashlib

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Makes a mixture of experts of a dense Llama checkpoint ("upcycling"), trained a little so that its experts differ: what docs/results.md
-measures under "Mixtures of experts", since no trained one is small enough to be bundled.
+"""Makes a mixture of experts of a dense Llama checkpoint ("upcycling"), trained a little so that its experts differ: the mixtures of
+docs/results/moe-certificates.json, since no trained one is small enough to be bundled.
 
     python tools/make_mixture.py models/quill-1m OUT --experts 8 --per-row 2 --steps 400 TEXT...
 

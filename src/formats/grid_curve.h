@@ -1,6 +1,6 @@
 // Grids of 6 bits as a curve. A GPU looks a byte up among 8 in one instruction, so 64 entries cost it twice the time
-// that a polynomial in halves does (of 32 it is the other way round: docs/lab/gpu.md). Such a grid is stored as any
-// other (its entries, linear_weight.h), and a reader finds the curve again from the entries.
+// that a polynomial in halves does (of 32 it is the other way round: kernels/cuda/linear/decode/NOTES.md). Such a grid
+// is stored as any other (its entries, linear_weight.h), and a reader finds the curve again from the entries.
 //
 //   u = (2 q + 1) / 2^b - 1            exact in FP16
 //   entry = nearest integer of u (a1 + t (a3 + t a5)) + a0, t = u^2

@@ -14,7 +14,7 @@
 //
 // Why it matters: final hidden states point one way. In SmolLM2-135M 60% of their energy lies along one direction and
 // single columns are 30 times as large as the median, so that rounding to the nearest at 8 bits puts most of its error
-// where it costs most (docs/results.md).
+// where it costs most.
 #pragma once
 #include <functional>
 

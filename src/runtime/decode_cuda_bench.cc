@@ -27,7 +27,7 @@ using namespace fidelio;
 namespace {
 
 constexpr int kD = 4096, kF = 14336, kH = 32, kHk = 8, kE = 128, kV = 128256, kL = 32, kMostBatch = 64;
-constexpr double kCopyBandwidth = 4.25e12;  // measured on an H200 (docs/lab/gpu.md)
+constexpr double kCopyBandwidth = 4.25e12;  // bytes a second of an H200, by lowbit_bench copy
 
 LinearWeight random_weight(const FormatSpec& spec, int64_t out, int64_t in) {
   LinearWeight w =
@@ -71,7 +71,7 @@ struct Model {
   int64_t bytes = 0;
 };
 
-// With tokens > 0 the model also has a draft's head of so many tokens, evenly spread.
+// Makes a model of random weights; with tokens > 0 it also has a draft's head of so many tokens, evenly spread.
 std::unique_ptr<Model> make_model(Cuda& b, const std::string& format, const std::string& head, int tokens = 0) {
   auto made = std::make_unique<Model>();
   std::map<std::pair<int64_t, int64_t>, LinearWeight> of_shape;

@@ -90,7 +90,7 @@ class Executor {
           acts.rows, acts.columns, to.size());
     b_.read(acts, to);
   }
-  // Of slots, write() takes any number; follow() must then say which slots they are.
+  // A value of slots takes any number of rows; follow() must then say which slots they are.
   void write(ValueId id, std::span<const float> from) {
     const Value& v = p_.values[static_cast<size_t>(id)];
     if (!v.prepared) return b_.upload(from, matrix(id));

@@ -5,7 +5,7 @@
 //   - the residual stream before each layer is kept, so only layers from the first change on run again
 //   - KL and EAR come from the same pass
 //   - the reference's logits are kept where they take less than kMostLogitBytes
-// Weights are judged with FP32 activations: BF16 ones alone cost more KL than an 8-bit group (design section 5). For
+// Weights are judged with FP32 activations: BF16 ones alone cost more KL than an 8-bit group (docs/design.md). For
 // W+A (SLQ D.1) a FidelityMeter runs the candidate in a coarser mode; its distance then holds what the activations cost by
 // themselves, which measure() of the reference's weights tells.
 #pragma once

@@ -29,7 +29,7 @@ DocumentsUsed documents_used(const TextSet& set);
 std::string not_borne_out(const Certificate& claimed, const Certificate& measured);
 
 // Says whether a measurement of the certified documents meets the target but for what kernels of another processor make of
-// the same weights: they moved a loss by 6e-5 of itself where that was measured (docs/results.md), and .002 are allowed. A
+// the same weights: they moved a loss by 6e-5 of itself where that was measured, and .002 are allowed. A
 // ladder ends close to its target, where an honest measurement elsewhere may fall a hair short.
 bool meets_again(const Certificate& measured);
 

@@ -7,7 +7,7 @@ namespace fidelio {
 namespace {
 
 // A plan built for itself has so much of the KL that its candidates put together have: .75 was measured on quill-1m,
-// .90 to .92 on quill-26m (docs/results.md). Only the first trial depends on it; later ones go by what was measured.
+// .90 to .92 on quill-26m. Only the first trial depends on it; later ones go by what was measured.
 constexpr double kBuiltRatio = 0.8;
 // What tuning leaves of a plan's KL, before any plan of this model has been tuned: -25% at 4 bits, more below.
 constexpr double kTunedRatio = 0.75;

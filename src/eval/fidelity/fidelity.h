@@ -3,7 +3,7 @@
 //   KL   = sum_k p_k ln(p_k / q_k)            in nats
 //   EAR  = sum_k min(p_k, q_k)                expected acceptance rate: the chance that a token sampled from q would be
 //                                             accepted as one of p under the best coupling
-// Both in three variants, never mixed (design section 5): over the full vocabulary; over the K most likely tokens of p,
+// Both in three variants, never mixed (docs/design.md): over the full vocabulary; over the K most likely tokens of p,
 // raw (probabilities as they are, so EAR(p, p) is the mass of those tokens and KL may be negative); over the same
 // tokens with p and q each renormalised to 1 there (what SLQ calls EAR and KL).
 //

@@ -24,7 +24,7 @@ int64_t attention_parts(int h, int e) { return int64_t{h} * slot_floats(kDealt, 
 
 // As many as fill three tiles of eight queries; of wide heads one (attention_together.cu). One tile of each where few
 // thread blocks have little to read, which is sooner done by more of them: up to 2,048 positions and eight such units, by
-// measurement (docs/lab/gpu.md).
+// measurement (NOTES.md).
 int rows_together(int h, int hk, int e, int sequences, int rows, int64_t positions) {
   if (!is_hopper()) return 1;
   const int heads = heads_of_unit(h, hk), one = kTile / heads, units = sequences * ((rows + one - 1) / one);

@@ -201,7 +201,7 @@ void launch_panel_cut(Stream stream, LowbitArguments p, const PanelPlan<kTiles>&
          panel_kernel<Traits, kRows, kTiles>, p, plan);
 }
 
-// The cut that is done soonest. Measured on an H200 (docs/lab/gpu.md), in what a team of whole row blocks takes for
+// The cut that is done soonest. Measured on an H200 (NOTES.md), in what a team of whole row blocks takes for
 // a block: what a team does one after the other counts, and each round of clusters costs kRound more, or kBeside where
 // half of the multiprocessors are left to the next product, which of half row blocks does not help. Four teams of half
 // a row block each take kHalf of what two teams of whole ones take for two blocks.

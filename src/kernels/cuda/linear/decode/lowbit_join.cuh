@@ -4,7 +4,7 @@
 // rows, and be waited for. Kernels of one row that round what they make for a coarse mode are apart: code that is jumped
 // over costs a step of one row 1 to 2%.
 //
-// Rejected: a whole step as one cooperative kernel whose warps ask for weights without a stop (docs/lab/gpu.md).
+// Rejected: a whole step as one cooperative kernel whose warps ask for weights without a stop (NOTES.md).
 #pragma once
 #include "kernels/cuda/linear/decode/lowbit_kernel.cuh"
 #include "kernels/cuda/linear/layout/prepare.cuh"

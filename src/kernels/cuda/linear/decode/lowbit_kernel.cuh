@@ -214,7 +214,7 @@ __global__ void __launch_bounds__(kParts * 32, kResident) lowbit_kernel(const __
 // So many tiles a multiprocessor, a vocabulary's, make a long kernel, which is not placed before the one before has
 // ended: that saves a microsecond, but after products of integers, which have all of a multiprocessor's L1 as shared
 // memory, it cost a step of llama-3-8b 76 us (probably since thread blocks placed then stay without an L1;
-// docs/lab/gpu.md).
+// NOTES.md).
 constexpr int kLongTiles = 32;
 
 template <typename Traits, int kTiles, int kTokenTiles, int kDepth, int kResident>

@@ -45,7 +45,7 @@ void launch_joining(Stream stream, const LowbitArguments& p, int row_blocks) {
 }
 
 // Integers and grids, by the width, the rows and how many tiles there are: `few` leave a multiprocessor one thread block
-// of two tiles, `many` several one after the other. Measured on an H200 (docs/lab/gpu.md) for 2, 4, 5, 6 and 8 bits at
+// of two tiles, `many` several one after the other. Measured on an H200 (NOTES.md) for 2, 4, 5, 6 and 8 bits at
 // five shapes. What decides: few tiles want all they can have on its way into shared memory before the activations
 // come; tiles that fill the multiprocessors once want two thread blocks on each with half of a part on its way (of 8
 // bits 3 / 8 fit); many tiles want thread blocks that are small, so that one loads while another multiplies (up to 4

@@ -116,7 +116,7 @@ __device__ __forceinline__ void stream_product(const Arguments& p) {
   }
   outputs.ask(p);
   // One copy of the code for all stages: a copy each is kStages times the code, which a step reads anew from memory for
-  // each product, and twice the time to compile (docs/lab/gpu.md).
+  // each product, and twice the time to compile (NOTES.md).
   int stage = 0;
 #pragma unroll 1
   for (int block = 0; block < count; ++block) {

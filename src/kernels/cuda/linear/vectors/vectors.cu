@@ -10,7 +10,7 @@
 //     what comes out: then a thread has a row of W and one of x
 //
 // Codes are asked for a span ahead. Between two products memory would stand still for as long as some units take, and a
-// load from memory takes longer than a row's corrections (docs/lab/gpu.md). So products of one row that follow each other
+// load from memory takes longer than a row's corrections (NOTES.md). So products of one row that follow each other
 // are one launch, a chain, where thread blocks meet at a barrier before they make the next row; meanwhile comes what no
 // product writes:
 //
