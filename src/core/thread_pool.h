@@ -20,7 +20,7 @@ namespace fidelio {
 
 class ThreadPool {
  public:
-  explicit ThreadPool(int threads = 0);  // With 0, the pool has as many threads as the machine (or its cgroup) gives.
+  explicit ThreadPool(int threads = 0);  // 0 means as many threads as the machine (or its cgroup) gives.
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
   ThreadPool& operator=(const ThreadPool&) = delete;

@@ -15,7 +15,7 @@ namespace {
 // This is the most bytes that one string may have, so that the parser's own copies of it stay within the promised
 // memory.
 constexpr size_t kMaxString = 32 << 20;
-constexpr uint64_t kComparisons = 8;  // So many comparisons of keys take about as long as one step of work.
+constexpr uint64_t kComparisons = 8;  // This many comparisons of keys take about as long as one step of work.
 
 // Walks over the text once, before anything is built, and charges how deeply brackets are nested and the memory that
 // the values will take. A value takes 16 bytes, and in an array that has grown by doubling twice that, and more while

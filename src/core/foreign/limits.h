@@ -4,7 +4,8 @@
 //   depth   bounds how deeply things may be nested, so no recursion over them can exhaust the stack;
 //   work    counts steps, so no operation takes longer than the size of its input warrants;
 //   memory  counts bytes made from the input, beside the input itself.
-// The limits are far above what published models need. At worst a file takes 2 s of one core and 256 MB beyond its size.
+// The limits are far above what published models need. At worst a file takes 2 s of one core and 256 MB beyond its
+// size.
 #pragma once
 #include <cstdint>
 #include <string>
