@@ -50,8 +50,8 @@ TEST(Memory, AServedModelTakesItsFileItsCacheFivePercentAndTheProgram) {
   // The cache has 1024 positions of 8 layers, 4 heads of 64, keys and values of 2 bytes.
   const int64_t cache = int64_t{1024} * 8 * 4 * 64 * 2 * 2;
   // This is code and libraries (16 MB), tokenizer, and the workspace of batches of 512 rows, which is the same for a
-  // model of any size except for its widths. The slack in it is less than the 15 MB that the pages of the file would add
-  // if they were still resident.
+  // model of any size except for its widths. The slack in it is less than the 15 MB that the pages of the file would
+  // add if they were still resident.
   const int64_t program = 32 << 20;
   const int64_t peak = peak_of(
       {FIDELIO_PROGRAM, "generate", made, "--prompt", "Kira has 5 books.", "--max-tokens", "16", "--threads", "2"});

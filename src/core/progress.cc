@@ -60,7 +60,7 @@ class Board {
     if (ticker_.joinable()) ticker_.join();
   }
 
-  // Called once, before destruction.
+  // It is called once, before destruction.
   void end(bool failed) {
     const std::lock_guard lock(mutex_);
     if (silent_) return;
