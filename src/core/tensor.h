@@ -1,5 +1,4 @@
-// This file defines Tensor, a view of elements (shape, element type, address), and Buffer, which owns bytes. Data is
-// owned by value and passed as views.
+// This file defines Tensor, a view of elements (shape, type, address), and Buffer, which owns bytes by value.
 #pragma once
 #include <cstddef>
 #include <cstring>
@@ -140,8 +139,7 @@ class Buffer {
 };
 
 // An Arena lays Buffers one after the other in chunks of huge pages, so matrices too small to have huge pages of their
-// own stream from memory as large ones do, which saves 5% of a decode step. A chunk lives as long as any of its
-// Buffers. Large Buffers keep their own memory.
+// own stream from memory as large ones do (5% of a decode step). A chunk lives as long as any of its Buffers.
 class Arena {
  public:
   Buffer keep(Buffer buffer);  // It moves the bytes here and returns a Buffer of them.
@@ -151,8 +149,7 @@ class Arena {
   size_t used_ = 0;
 };
 
-// This is a tensor together with its storage, which it keeps alive: a Buffer of its own, or a memory-mapped file shared
-// by many.
+// This is a tensor that keeps its storage alive: a Buffer of its own, or a memory-mapped file shared by many.
 struct OwnedTensor {
   Tensor view;
   std::shared_ptr<const void> owner;
