@@ -325,7 +325,7 @@ TEST(Compress, EightBitActivationsAreInTheTableThePlanAndTheCertificate) {
   EXPECT_EQ(a8["certificate"]["activations"], "a8");
   EXPECT_GE(a8["plan"]["bytes"], a16["plan"]["bytes"]);
   const json table = json::parse(read_text_file(folder / "a8.json"));
-  // It is more than 0 where BF16 weights use BF16 activations, as on CPUs that are faster with them.
+  // The KL is more than 0 where BF16 weights use BF16 activations, as on CPUs that are faster with them.
   EXPECT_GE(table["base_kl"], 0);
   EXPECT_EQ(json::parse(read_text_file(folder / "a16.json"))["base_kl"], 0);
   run(folder, "fidelio certify a8 --reference '" + source_path("models/quill-1m") + "'");
@@ -772,7 +772,7 @@ TEST(Acceptance, Quill1mAtEar98IsCertifiedAndCertifiedAgain) {
   const json again = json::parse(run(folder, "fidelio certify out --reference " + model + " --json -").out);
   EXPECT_TRUE(again["holds"]);
   for (const char* figure : {"ear", "kl", "top1", "tokens", "kernels", "promised", "domains", "sha256"})
-    // They are from the same kernels on the same weights.
+    // Both figures are from the same kernels on the same weights.
     EXPECT_EQ(again["measured"][figure], certificate[figure]) << figure;
 
   int64_t bytes = 0;

@@ -23,7 +23,7 @@ namespace fs = std::filesystem;
 const std::string kModel = source_path("models/quill-1m");
 const std::string kProgram = FIDELIO_PROGRAM;
 
-// It uses few windows, so a compression takes a second.
+// Returns a command that uses few windows, so a compression takes a second.
 std::string compress(const std::string& more = "") {
   return " compress " + kModel +
          " --bits 9 --formats int4g32,int8g32 --method single --calibration-tokens 1024 --search-tokens 512 --context "
@@ -207,7 +207,7 @@ TEST(Robust, ADraftTakesNothingOfAUsersPlace) {
   fs::create_directories(folder / "model/draft");
   write_file_atomically(folder / "model/draft/mine.txt", "dear to somebody");
   refused("model/draft is there and is no draft of ours: move it");
-  // It stands beside a choice of ours that names no copy.
+  // The copy stands beside a choice of ours that names no copy.
   write_file_atomically(folder / "model/draft.json", R"({"draft": "lookup", "weights_sha256": "0"})");
   refused("model/draft is there and is no draft of ours: move it");
   write_file_atomically(folder / "model/draft.json",

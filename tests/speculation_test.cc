@@ -77,7 +77,7 @@ TEST(MixedBatch, EqualsItsSegmentsAloneOverRandomBatches) {
           c.pages.push_back(free[which]);
           free.erase(free.begin() + static_cast<std::ptrdiff_t>(which));
         }
-        // It is a prompt from its beginning or middle, one decoded row, or two to nine verified ones.
+        // The next rows are a prompt from its beginning or middle, one decoded row, or two to nine verified ones.
         const auto size = static_cast<int64_t>(c.ids.size());
         const int64_t rows[] = {size, 1 + static_cast<int64_t>(rng.below(static_cast<uint64_t>(size))), 1,
                                 2 + static_cast<int64_t>(rng.below(8))};
@@ -212,7 +212,7 @@ TEST(Speculation, GivesThePlainTextAndItsProbabilitiesBitForBit) {
   const auto requests = requests_for(checkpoint, 32);
   const auto runner = make_quantised(checkpoint, KvFormat::f16, 2, 0, 4096);
   const auto plain = generate(*runner, requests, {.reading = Activations::a16, .max_sequences = 1});
-  // It is not quantised, so another kind of weights uses the same cache.
+  // The copy is not quantised, so another kind of weights uses the same cache.
   const auto copy = runner->make_draft(checkpoint);
   // The cache cannot hold all running sequences, with drafts or without, so some are preempted in the middle.
   const auto small = make_quantised(checkpoint, KvFormat::f16, 1, 0, 5 * kPageTokens);

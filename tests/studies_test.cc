@@ -30,7 +30,7 @@ class Studies : public testing::Test {
     std::string own;
     std::map<std::string, int> taken;
     for (const auto& [id, answer] : answers("first.jsonl"))
-      // It has given no answer if it opens a thought and does not end it.
+      // A model that opens a thought and does not end it has given no answer.
       if (answer["text"].get<std::string>().find("<think>") == std::string::npos && ++taken[answer["task"]] <= 4)
         own +=
             json{

@@ -376,7 +376,7 @@ TEST_F(Tune, SamplesAreKept) {
 TEST_F(Tune, ADamagedStateIsNotGoneOnFrom) {
   quantize("int3g64zs8", "start");
   const std::string command = tuning("start", "--steps 400 --save-seconds 0 --evaluate-every 2", "out"),
-                    // It is not "fidelio", a function of the shell.
+                    // The command names the program and not "fidelio", a function of the shell.
       killed = "'" FIDELIO_PROGRAM "'" + command.substr(7);
   run_command(folder_.path(), "(" + killed +
                                   " > /dev/null & pid=$!; until [ -e out.tuning ] || ! kill -0 $pid 2> /dev/null; do "

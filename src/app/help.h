@@ -5,7 +5,8 @@
 
 namespace fidelio::app {
 
-// It must be called before verbs are added, which inherit the form of the help and the flag --help-all.
+// Prepares the form of the help and the flag --help-all, which verbs inherit, so it must be called before verbs are
+// added.
 void begin_help(CLI::App& app);
 // Puts options into groups and says what each verb's MODEL is. It must be called after all verbs and options are added.
 void arrange_help(CLI::App& app);

@@ -285,7 +285,7 @@ std::vector<std::string> finished_outputs() {
   std::error_code ignored;
   for (const std::string& name : finished()) {
     if (!fs::exists(name, ignored)) continue;
-    // It was already reported as a part of its folder.
+    // A file whose folder was reported as a whole is not reported again.
     const bool told = finished().contains(fs::path(name).parent_path().string());
     if (!told) (fs::is_directory(name, ignored) ? folders : files).push_back(name);
   }

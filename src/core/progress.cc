@@ -60,7 +60,7 @@ class Board {
     if (ticker_.joinable()) ticker_.join();
   }
 
-  // It is called once, before destruction.
+  // The owner calls this once, before destruction.
   void end(bool failed) {
     const std::lock_guard lock(mutex_);
     if (silent_) return;

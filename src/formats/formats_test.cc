@@ -309,7 +309,7 @@ TEST(Decode, DenseIsTheMatrixItself) {
 }
 
 TEST(Decode, VectorCodesByHand) {
-  // It has three vectors, of which the last has four columns.
+  // The weight has three vectors a row, of which the last has four columns.
   LinearWeight w = allocate_weight(parse_format("vq8k14s4+r20.0"), 2, 20);
   auto& m = std::get<SignedVectors>(w.main);
   ASSERT_EQ(m.shape.sparse, 1);  // This is 20 percent of six.

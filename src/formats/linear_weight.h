@@ -49,7 +49,7 @@ struct IntGroup {
   Codes codes;            // (out, in)
   OwnedTensor scale;      // It is f16 (out, groups), or u8 (out, groups) times row_scale.
   OwnedTensor row_scale;  // It is f32 (out) with u8 scales, and empty otherwise.
-  // It is u8 (out, ceil(groups * b / 8)): the b-bit zero points are packed as a plane of b bits (see get_zero).
+  // This is u8 (out, ceil(groups * b / 8)): the b-bit zero points are packed as a plane of b bits (see get_zero).
   OwnedTensor zero;
 };
 
@@ -68,7 +68,7 @@ struct FpBlock {
   Codes codes;         // (out, in), with 4 or 8 bits.
   OwnedTensor scale;   // For fp4 it is f8_e4m3 (out, blocks).
   OwnedTensor offset;  // For fp4 with an offset it is f8_e4m3 (out, blocks).
-  // It is f32 (out): the second-level scale of fp4, to which its E4M3 scales are relative, or the scale of fp8.
+  // This is f32 (out): the second-level scale of fp4, to which its E4M3 scales are relative, or the scale of fp8.
   OwnedTensor row_scale;
 };
 

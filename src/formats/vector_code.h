@@ -50,7 +50,7 @@ struct SignedVectors {
   VectorShape shape;
   OwnedTensor index;  // It is u8 (out, vectors) and holds the low byte of the index.
   OwnedTensor high;   // It is u8 (out, ceil(vectors / 2)) with vector v in the nibble v % 2 of byte v / 2, or empty.
-  // It is u8 (out, ceil(vectors / 2)) with 4 signs, (out, vectors) with 8; bit j is the sign of pair or entry j.
+  // This is u8 (out, ceil(vectors / 2)) with 4 signs, (out, vectors) with 8; bit j is the sign of pair or entry j.
   OwnedTensor sign;
   OwnedTensor codebook;      // It is i8 (blocks * entries, 8), from -127 to 127.
   OwnedTensor row_scale;     // It is f16 (out).

@@ -19,7 +19,7 @@ class Automaton {
   // kDead, which stops expressions made to do harm. A bound on the states alone would not be enough, as one state may
   // have any number of places.
   static constexpr size_t kMostStates = 50'000, kMostBytes = 64 << 20;
-  // It counts places entered; as many states of a schema take half of it.
+  // This bounds the places entered; as many states of a schema as are allowed take about half of it.
   static constexpr uint64_t kMostWork = kMaxWork / 2;
 
   explicit Automaton(Grammar grammar);

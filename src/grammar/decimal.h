@@ -14,7 +14,7 @@ struct Decimal {
   bool negative = false;
 
   bool whole() const { return static_cast<int64_t>(digits.size()) <= before; }
-  // It counts the digits after the point.
+  // This counts the digits after the point.
   int64_t places() const { return whole() ? 0 : static_cast<int64_t>(digits.size()) - before; }
 };
 

@@ -316,7 +316,7 @@ namespace {
 // This class writes each codebook that linears share once, as that of the first linear that has it.
 class SharedTensors {
  public:
-  // It is true if the name was not declared before.
+  // Returns true if the name was not declared before.
   bool declare(const std::string& name) { return names_.insert(name).second; }
 
   // Throws Error where the codebook of a linear differs from the one that the file holds under its name.

@@ -50,7 +50,7 @@ class Checkpoint {
   // text model alone.
   OwnedTensor tensor(const std::string& name) const;
   void drop(LinearId id) const;  // It says that the pages of this linear are no longer needed in memory.
-  // It is a JSON text, "{}" for a Hugging Face checkpoint.
+  // Returns a JSON text, "{}" for a Hugging Face checkpoint.
   const std::string& provenance() const { return provenance_; }
   int64_t file_bytes() const;  // This is the size of all safetensors files.
   int64_t parameters() const;

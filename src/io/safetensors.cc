@@ -150,7 +150,7 @@ std::map<std::string, std::string> read_index(const std::string& path) {
     check(file.is_string(), "{}: \"weight_map\" has a JSON {} for \"{}\", expected a file name", path, file.type_name(),
           tensor);
     const auto& name = file.get_ref<const std::string&>();
-    // It must be a plain name, as a downloaded index must not make the program read files elsewhere.
+    // The file must have a plain name, as a downloaded index must not make the program read files elsewhere.
     check(!name.empty() && name != "." && name != ".." &&
               name.find_first_of(std::string_view("/\\\0", 3)) == std::string::npos,
           "{}: \"{}\" is in {}, expected the name of a file in the same folder", path, tensor, foreign(file.dump()));

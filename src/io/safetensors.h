@@ -56,8 +56,8 @@ struct TensorToWrite {
   std::string name;
   DType dtype = DType::f32;
   Shape shape;
-  // It passes the tensor's bytes to the sink, in pieces of any size. The writer calls it once, when the tensor's turn
-  // in the file has come, so a checkpoint larger than memory can be made tensor by tensor.
+  // This function passes the tensor's bytes to the sink, in pieces of any size. The writer calls it once, when the
+  // tensor's turn in the file has come, so a checkpoint larger than memory can be made tensor by tensor.
   std::function<void(const ByteSink&)> produce;
 };
 TensorToWrite to_write(std::string name, OwnedTensor tensor);  // It writes a tensor that exists already.

@@ -223,7 +223,7 @@ TEST_F(SafetensorsTest, ShardsAndTheirIndex) {
   EXPECT_THAT(read_text_file(path("model.safetensors.index.json")), HasSubstr("\"total_size\": 32"));
   EXPECT_THAT([&] { write_sharded_safetensors(folder_, tensors, 12); },
               testing::ThrowsMessage<Error>(HasSubstr("already")));
-  // It is written over the shards, whose index is left behind.
+  // One file is written over the shards, whose index is left behind.
   write_safetensors(path("model.safetensors"), {floats("new", {9})});
   EXPECT_EQ(Safetensors::open(folder_).names(), std::vector<std::string>{"new"});
   std::filesystem::remove(path("model.safetensors"));

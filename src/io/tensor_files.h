@@ -17,13 +17,13 @@ class TensorFiles {
   virtual bool contains(std::string_view name) const = 0;
   // The result must not be written to: it may be a view into a mapping, which it keeps alive.
   virtual OwnedTensor get(std::string_view name) const = 0;
-  // It throws Error if the tensor has another dtype or shape.
+  // Throws Error if the tensor has another dtype or shape.
   virtual OwnedTensor get(std::string_view name, DType dtype, const Shape& shape) const = 0;
   virtual std::vector<std::string> names() const = 0;                      // They are sorted.
   virtual const std::map<std::string, std::string>& metadata() const = 0;  // These are texts beside the tensors.
   virtual std::vector<std::string> files() const = 0;                      // These are paths, sorted.
   virtual int64_t file_bytes() const = 0;                                  // It counts all files.
-  // It says that the pages of this view are no longer needed in memory.
+  // Says that the pages of this view are no longer needed in memory.
   virtual void drop(const Tensor& tensor) const = 0;
   virtual Hashes tensor_hashes() const = 0;  // It hashes all stored tensors and reads every byte of them.
   std::string weights_sha256() const { return sha256_of_weights(tensor_hashes()); }

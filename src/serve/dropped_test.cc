@@ -98,7 +98,7 @@ class Leaving {
     const Sent request = asked(open.number);
     if (drops) {
       ++dropped_;
-      // It leaves at the first bytes, which may be the whole answer.
+      // The client leaves at the first bytes, which may be the whole answer.
       if (open.whole && rng_.below(3) > 0) open.client->more();
       std::this_thread::sleep_for(std::chrono::microseconds(rng_.below(5000)));
       return;

@@ -39,7 +39,8 @@ struct ServedModel {
   std::shared_ptr<AnswerFormats> formats{};
   // If true, control tokens in messages are plain text, whatever a request says (text/control_tokens.h).
   bool sanitize_control_tokens = false;
-  // It identifies weights and version: with an equal fingerprint, seed and request, the answer has the same bytes.
+  // The fingerprint identifies weights and version: if it, the seed and the request are equal, the answers have the
+  // same bytes.
   std::string fingerprint{};
   std::string family{}, digest{};  // The family is "llama", for example, and the digest is the hash of the weights.
   int64_t parameters = 0, bytes = 0;
@@ -64,7 +65,7 @@ struct Piece {
   int64_t offset = 0;    // It is the place of the token's text in the completion's text, in characters.
 };
 struct Listener {
-  // It is called where the prompt's logprobs are requested.
+  // This is called where the prompt's logprobs are requested.
   std::function<void(std::vector<ScoredToken>&&)> on_prompt{};
   std::function<void(Piece&&)> on_token{};
   std::function<void(Generation&&)> on_finish{};

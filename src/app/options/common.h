@@ -23,7 +23,8 @@ struct RunOptions {
   std::string activations = "a16";
   std::string kv;  // "" means f16, or f32 with f32 activations.
 };
-// It tells how to download a model if the argument looks like a name on the hub and is no folder here.
+// Returns a check for a model's folder. Its message tells how to download a model if the argument looks like a name on
+// the hub and is no folder here.
 CLI::Validator model_folder();
 void add_model(CLI::App& verb, RunOptions& options);        // It adds MODEL, a folder.
 void add_device(CLI::App& verb, RunOptions& options);       // It adds --device --threads --isa.

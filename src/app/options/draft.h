@@ -38,7 +38,7 @@ std::string draft_choice_file(const std::string& model);
 std::string draft_folder(const std::string& model);  // It holds the copy.
 struct ChosenDraft {
   std::string draft;  // It is that "draft".
-  // It is the draft vocabulary that its reading uses; if empty, the whole head is used.
+  // This is the draft vocabulary that its reading uses; if empty, the whole head is used.
   std::vector<int32_t> head_tokens;
 };
 // Returns the choice for a model of v tokens, or nothing where none was made. Throws Error where it was made for other

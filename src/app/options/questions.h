@@ -59,7 +59,7 @@ Answers answer_questions(Runner& runner, const TextModel& model, const TaskSet& 
 std::vector<SamplingOptions> seeds_of(const SamplingOptions& sampling, int seeds);
 // Returns "answers-seed3.jsonl" for "answers.jsonl" where answers are sampled, and the same path where they are greedy.
 std::string cache_of(const std::string& path, const SamplingOptions& sampling);
-// It looks like "greedy" or "temperature 0.6, top-p 0.95, top-k 20".
+// The result looks like "greedy" or "temperature 0.6, top-p 0.95, top-k 20".
 std::string text_of(const SamplingOptions& sampling);
 
 }  // namespace fidelio::app

@@ -133,7 +133,7 @@ void write_random_vectors(const ByteSink& sink, const StoredTensor& part, const 
     return write_random_part(within, part, s.in, stream);
   }
   if (part.tensor.dtype != DType::f16) return write_random_part(sink, part, s.in, stream);
-  // It is the size of a level, of which there are 127.
+  // This is the size of a level, of which there are 127.
   const float size = 0.6f / std::sqrt(static_cast<float>(s.in)) / 64;
   const bool sparse = part.suffix == ".sparse_scale";
   const std::vector<f16> values(static_cast<size_t>(part.tensor.elements()), to_f16(sparse ? size : std::sqrt(size)));

@@ -256,7 +256,7 @@ void tune(Tune o, const Ranks& ranks) {
   if (!ranks.first()) return;
   write_tuned(o.out, model, rounds.last, provenance_of(o, model, source, data, rounds.reports));
   add_card(o.out, source.texts());
-  // They are needed until the output is complete.
+  // States and rounds are needed until the output is complete.
   for (const std::string& state : rounds.states) std::filesystem::remove(state);
   for (const std::string& folder : rounds.folders)
     for (const std::string& foreign : remove_ours(folder, is_checkpoint_file))

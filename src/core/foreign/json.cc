@@ -24,7 +24,7 @@ constexpr uint64_t kComparisons = 8;  // This many comparisons of keys take abou
 // which makes such objects slow to build and to search.
 void check_text(std::string_view text, const std::string& what, Meter& meter, int nesting, bool ordered = false) {
   int depth = 0;
-  // It counts the members of each object that is open.
+  // This counts the members of each object that is open.
   std::vector<uint64_t> members(ordered ? static_cast<size_t>(nesting) + 1 : 0);
   for (size_t at = 0; at < text.size(); ++at) {
     switch (text[at]) {

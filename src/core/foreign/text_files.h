@@ -26,7 +26,7 @@ class TextFiles {
   std::vector<std::string> list(const std::string& folder, std::string_view ending) const;
   bool exists(const std::string& file) const;
   std::string require(const std::string& file) const;  // It throws Error where there is no such file.
-  // It replaces a file of that name.
+  // Adds a text, in place of a file of that name.
   void put(const std::string& file, std::string text) { texts_[file] = std::move(text); }
 
  private:

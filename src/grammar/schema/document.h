@@ -47,7 +47,7 @@ class SchemaDocument {
   const Schema& root() const { return *known_.at(root_); }
   // Returns the schema with this JSON, which stands in `in`.
   const Schema& at(const Schema& in, const Json& json);
-  // It returns null if `properties` does not have the name.
+  // Returns the schema of a property, or null if `properties` does not have the name.
   const Schema* property(const Schema& of, const std::string& name);
   // Returns the schema itself, or the target of its reference if it has no other restriction.
   const Schema& settled(const Schema& schema);

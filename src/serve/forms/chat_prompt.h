@@ -11,7 +11,7 @@ namespace fidelio::serve {
 struct ChatPrompt {
   std::vector<int32_t> ids;
   Thinking thinking{};  // It says how the answer may begin.
-  // It says the same for an answer whose form is imposed. Such an answer may think only if the prompt has opened a
+  // This says how an answer with an imposed form may begin. Such an answer may think only if the prompt has opened a
   // thought, or if the template or the tokens show that the model thinks.
   Thinking imposed{};
   bool tools = false;  // If true, the prompt shows tools.

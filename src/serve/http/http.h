@@ -89,8 +89,8 @@ class HttpServer {
 
   void run();                             // It runs until stop() and throws nothing that a client caused.
   void post(std::function<void()> work);  // It runs `work` on the event loop and may be called from any thread.
-  // It may be called from any thread. No new connections are accepted, requests in progress are answered, and run()
-  // returns.
+  // Stops the server and may be called from any thread. No new connections are accepted, requests in progress are
+  // answered, and run() returns.
   void stop();
   bool stopping() const;        // It is called on the event loop.
   int64_t connections() const;  // It is called on the event loop.

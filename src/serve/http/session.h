@@ -36,7 +36,7 @@ struct HttpServer::Loop {
   std::unordered_set<Session*> sessions;
   int64_t open = 0;  // It counts the sessions that are not closed.
   bool stopping = false;
-  // It is declared after the members that its handlers refer to when they are destroyed with it.
+  // The context is declared after the members that its handlers refer to when they are destroyed with it.
   boost::asio::io_context io{1};
   boost::asio::executor_work_guard<boost::asio::io_context::executor_type> work{io.get_executor()};
   std::vector<std::unique_ptr<boost::asio::ip::tcp::acceptor>> acceptors;

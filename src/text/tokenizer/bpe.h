@@ -61,7 +61,7 @@ class BpeModel {
     std::vector<Candidate> heap;
   };
 
-  // It throws Error naming the field that is missing, wrong or unsupported.
+  // Throws Error naming the field that is missing, wrong or unsupported.
   explicit BpeModel(const nlohmann::json& model);
 
   // Appends the ids of `word` (valid UTF-8). A character that has no token, no byte tokens and no unk_token is dropped,

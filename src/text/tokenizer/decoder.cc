@@ -263,8 +263,7 @@ void DecoderRun::feed_byte_level(size_t stage, const std::string& text, std::str
   feed(stage + 1, ready, out);
 }
 
-// It is known only at the end of a run whether a byte is part of valid text, as a single wrong byte spoils the whole
-// run.
+// A byte is known to be part of valid text only at the end of its run, as a single wrong byte spoils the whole run.
 void DecoderRun::feed_byte_fallback(size_t stage, const std::string& text, std::string& out) {
   if (int byte = fallback_byte(text); byte >= 0) {
     states_[stage].held += static_cast<char>(byte);

@@ -65,7 +65,7 @@ class DecoderRun {
   std::shared_ptr<const std::vector<DecoderStep>> steps_;
   std::vector<State> states_;
   size_t dropped_ = 0;  // These characters are still to come and were already settled.
-  // It limits the work of the patterns; every token adds to the allowance.
+  // This limits the work of the patterns; every token adds to the allowance.
   Meter meter_{"the tokenizer's decoder", kMaxWork, kMaxMemory / 4};
 };
 
