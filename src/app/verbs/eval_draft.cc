@@ -13,7 +13,7 @@ namespace fidelio::app {
 namespace {
 
 // The model continues the windows of the texts: kPrompt tokens of each are given, and kContinued more are generated.
-constexpr int64_t kPrompt = 32, kContinued = 96, kMost = 64;  // It counts windows.
+constexpr int64_t kPrompt = 32, kContinued = 96, kMost = 64;  // kMost counts windows.
 
 std::vector<GenerationRequest> continuations(const std::vector<EvalText>& texts, const WindowOptions& windows,
                                              double temperature) {

@@ -17,11 +17,11 @@ namespace {
 constexpr size_t kMaxString = 32 << 20;
 constexpr uint64_t kComparisons = 8;  // This many comparisons of keys take about as long as one step of work.
 
-// Walks over the text once, before anything is built, and charges how deeply brackets are nested and the memory that
-// the values will take. A value takes 16 bytes, and in an array that has grown by doubling twice that, and more while
-// it moves. A string or a container has a head of 32 bytes beside it, and a string its bytes. A member of an object
-// stands in a node with its key, which takes 96 bytes and more. If `ordered`, a member is compared with all before it,
-// which makes such objects slow to build and to search.
+// Walks over the text once, before anything is built, checks how deeply brackets are nested, and charges the memory
+// that the values will take. A value takes 16 bytes, and in an array that has grown by doubling twice that, and more
+// while it moves. A string or a container has a head of 32 bytes beside it, and a string its bytes. A member of an
+// object stands in a node with its key, which takes 96 bytes and more. If `ordered`, a member is compared with all
+// before it, which makes such objects slow to build and to search.
 void check_text(std::string_view text, const std::string& what, Meter& meter, int nesting, bool ordered = false) {
   int depth = 0;
   // This counts the members of each object that is open.

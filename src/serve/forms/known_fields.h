@@ -17,7 +17,7 @@ uint8_t bit_of(Route route);
 struct KnownField {
   const char* name;
   uint8_t routes;           // These routes support the field.
-  const char* neutral;      // This JSON value has no effect; if empty, no value has none except those listed below.
+  const char* neutral;      // This JSON value changes nothing; "" means that there is no such value except those below.
   std::string_view advice;  // It is the advice where the field is not supported.
 };
 std::span<const KnownField> known_fields();
