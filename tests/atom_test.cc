@@ -1,4 +1,5 @@
-// Atom (quant/atom/atom.h): columns in an order of their own, some of them twice, on a model whose widths have room for it.
+// These tests are about Atom (quant/atom/atom.h), which reorders columns and keeps some of them twice, on a model whose
+// widths have room for it.
 #include "quant/atom/atom.h"
 
 #include <gmock/gmock.h>
@@ -14,7 +15,7 @@
 namespace fidelio {
 namespace {
 
-// quill-1m with 32 of its 128 or 352 columns kept; made once.
+// This is quill-1m with 32 of its 128 or 352 columns kept. It is made once.
 struct AtomModel : testing::Test {
   static void SetUpTestSuite() {
     folder = new TestFolder;
@@ -41,8 +42,8 @@ std::vector<int32_t> some_ids(int64_t n, int32_t v) {
   return ids;
 }
 
-// The kept model's logits are those of the same codes in the columns that the source has: sums of FP32 in another order
-// (golden_test.cc has the bound and its reasons).
+// The logits of the model with kept columns are those of the same codes in the column order of the source, except for
+// the order of FP32 sums (golden_test.cc has the bound and its reasons).
 TEST_F(AtomModel, HasTheLogitsOfItsWeightsInTheirOwnOrder) {
   const Checkpoint made = Checkpoint::open(path()), source = Checkpoint::open(source_path("models/quill-1m"));
   EXPECT_EQ(made.config().kept_columns, 32);
@@ -82,7 +83,7 @@ TEST_F(AtomModel, RowsDoNotDependOnTheBatch) {
     }
 }
 
-// KL against the source of activations of 4 bits, by the program.
+// Returns the KL of 4-bit activations against the source, as measured by the program.
 double kl_of(const std::string& model) {
   const CommandResult result = AtomModel::fidelio("eval " + model + " --reference " + source_path("models/quill-1m") +
                                                   " --text " + source_path("models/data/docs-heldout.txt") +
@@ -98,7 +99,7 @@ TEST_F(AtomModel, ActivationsOfFourBitsCostLessThanByRounding) {
   EXPECT_LT(kl_of("atom"), 0.5 * kl_of("rtn"));
 }
 
-// A draft by the same codes in 4 bits of activations leaves the text as it is.
+// A draft by the same codes with 4-bit activations leaves the text as it is.
 TEST_F(AtomModel, DraftsForItself) {
   const std::string ask = "generate atom --prompt 'The program' --max-tokens 24 --temperature 0 --threads 2";
   const CommandResult plain = fidelio(ask), drafted = fidelio(ask + " --draft a4 --drafts 3");
@@ -169,7 +170,7 @@ TEST_F(AtomModel, NothingElseIsMadeOfIt) {
     EXPECT_EQ(result.code, 1);
     EXPECT_THAT(result.err, testing::HasSubstr("it was made by quantize --atom"));
   }
-  // A model with room for its own inputs has none for more.
+  // A model with room for its own inputs has none for larger ones.
   const auto runner = make_cpu_runner(Checkpoint::open(source_path("models/quill-1m")), {.threads = 1, .isa = ""});
   expect_refused([&] { runner->make_draft(made); }, "there is no room for the draft's inputs");
 }

@@ -1,6 +1,7 @@
-// What the program says to bad inputs, and that it leaves nothing behind. Exit code 2: the command line itself; 1:
-// everything else. docs/bad-inputs.md is the table of these messages, written by tools/make_bad_inputs.py from this
-// very test's output; each test also looks for its row there, so the page cannot go stale.
+// These tests check what the program says to bad inputs, and that it leaves nothing behind. Exit code 2 is for the
+// command line itself, and 1 for everything else. docs/bad-inputs.md is the table of these messages, which
+// tools/make_bad_inputs.py writes from the output of this test. Each test also checks its row in that page, so the page
+// cannot become stale.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -12,19 +13,19 @@ namespace fidelio {
 namespace {
 
 struct BadInput {
-  std::string name;     // of the test
-  std::string title;    // what is wrong, for the table
-  std::string prepare;  // shell, run before by itself; "" = nothing
-  std::string command;  // the table shows it
+  std::string name;     // It is the name of the test.
+  std::string title;    // It says for the table what is wrong.
+  std::string prepare;  // This shell command runs first, in a process of its own; "" is nothing.
+  std::string command;  // The table shows it.
   int code;
-  std::vector<std::string> names;  // what the message must name
-  std::string limit = {};          // shell, run before in the same process
+  std::vector<std::string> names;  // The message must name these.
+  std::string limit = {};          // This shell command runs first, in the same process.
 };
 
 std::ostream& operator<<(std::ostream& out, const BadInput& bad) { return out << bad.command; }
 
-// `model` is quill-1m, `large` is quill-26m, `text.txt` a text of some 2000 tokens, ids.json a few ids. edit KEY VALUE
-// changes the copy `bad` of the model's config.json.
+// In the test's folder `model` is quill-1m, `large` is quill-26m, `text.txt` is a text of some 2000 tokens, and
+// ids.json holds a few ids. edit KEY VALUE changes the copy `bad` of the model's config.json.
 constexpr const char* kSetting = R"(
   models=$1
   for name in 1m:model 26m:large; do
@@ -41,10 +42,10 @@ constexpr const char* kShell = R"(
   edit() { copy; sed -i "s|\"$1\": [^,]*|\"$1\": $2|" bad/config.json; }
 )";
 
-// A table: one input a line.
+// The table has one input a line.
 // clang-format off
 const std::vector<BadInput> kBadInputs = {
-    // The command line itself.
+    // These rows are about the command line itself.
     {"NoVerb", "no verb", "", "fidelio", 2, {"verb"}},
     {"UnknownVerb", "an unknown verb", "", "fidelio squeeze model", 2, {"squeeze"}},
     {"MissingOption", "a required option left out", "", "fidelio quantize model -o out", 2, {"--format"}},
@@ -66,7 +67,7 @@ const std::vector<BadInput> kBadInputs = {
     {"CacheBeyondReason", "a cache of more tokens than that", "", "fidelio serve model --cache-tokens 9223372036854775807", 2, {"--cache-tokens", "1099511627776"}},
     {"EmptySocket", "a socket without a name", "", "fidelio serve model --socket ''", 2, {"--socket", "found nothing"}},
     {"TextAndTasks", "perplexity and accuracy at once", "", "fidelio eval model --text text.txt --tasks tasks.jsonl", 2, {"--text", "--tasks"}},
-    // Values of options.
+    // These rows are about values of options.
     {"NeitherTextNorFile", "nothing to tokenise", "", "fidelio tokenize model", 1, {"--text", "--file"}},
     {"NeitherTextNorTasks", "nothing to evaluate on", "", "fidelio eval model", 1, {"--text", "--tasks"}},
     {"SeedsOfGreedy", "several seeds of greedy answers", "echo '{\"id\": \"a\", \"task\": \"sums\", \"question\": \"1 + 1?\", \"answer\": \"2\"}' > tasks.jsonl", "fidelio eval model --tasks tasks.jsonl --plain --seeds 3", 1, {"--seeds 3", "--temperature"}},
@@ -94,7 +95,7 @@ const std::vector<BadInput> kBadInputs = {
     {"IsaOfGpu", "CPU kernels chosen for a GPU", "", "fidelio eval model --text text.txt --device cuda --isa avx2", 1, {"--isa", "--device cuda"}},
     {"UnknownShape", "an unknown shape", "", "fidelio synth llama-9-1b -o out", 1, {"llama-9-1b", "tinyllama-1.1b"}},
     {"NegativeTemperature", "a negative temperature", "", "fidelio generate model --prompt Hi --max-tokens 4 --temperature -1", 1, {"temperature", "-1"}},
-    // Model folders.
+    // These rows are about model folders.
     {"NoFolder", "no such model", "", "fidelio inspect nowhere", 1, {"there is no nowhere"}},
     {"EmptyFolder", "an empty folder", "mkdir bad", "fidelio inspect bad", 1, {"bad is no model's folder"}},
     {"FileForFolder", "a file instead of a folder", "", "fidelio inspect text.txt", 1, {"text.txt is a file"}},
@@ -130,7 +131,7 @@ const std::vector<BadInput> kBadInputs = {
     {"DamagedTokenizer", "a truncated tokenizer", "copy; rm bad/tokenizer.json; head -c 5000 model/tokenizer.json > bad/tokenizer.json", "fidelio tokenize bad --text Hello", 1, {"bad", "tokenizer.json"}},
     {"UnknownTokenizer", "a tokenizer model that is not supported", "copy; sed -i 's/\"BPE\"/\"WordPiece\"/' bad/tokenizer.json", "fidelio tokenize bad --text Hello", 1, {"bad", "tokenizer.json", "WordPiece"}},
     {"DamagedMetadata", "damaged metadata of a compressed checkpoint", "fidelio quantize model --method rtn --format int4g32 -o bad >/dev/null 2>&1; sed -i 's/\\(layers.0.q[^:]*:[^i]*\\)int4g32/\\1int4g33/' bad/model.safetensors", "fidelio inspect bad", 1, {"int4g33"}},
-    // Texts and ids.
+    // These rows are about texts and ids.
     {"NoText", "a text that is not there", "", "fidelio eval model --text nothing.txt", 1, {"nothing.txt"}},
     {"TextIsFolder", "a folder as text", "", "fidelio eval model --text model", 1, {"model"}},
     {"EmptyText", "an empty text", ": > empty.txt", "fidelio eval model --text empty.txt", 1, {"empty.txt"}},
@@ -168,7 +169,7 @@ const std::vector<BadInput> kBadInputs = {
     {"KeyOfTwoWords", "a key that no header holds", "", "fidelio serve model --api-key 'two words'", 1, {"--api-key", "blanks"}},
     {"SocketMode", "a mode that is none", "", "fidelio serve model --socket here --socket-mode rw", 1, {"--socket-mode rw", "660"}},
     {"CompareOtherVocabulary", "a comparison with a model of another vocabulary", "", "fidelio compare model large --prompts text.txt --plain", 1, {"large", "8192", "2048"}},
-    // Outputs.
+    // These rows are about outputs.
     {"OutputExists", "an output folder that exists", "mkdir out", "fidelio quantize model --method rtn --format int4g32 -o out", 1, {"out", "exists"}},
     {"OutputIsLink", "an output name that is a link to nothing, which no folder can take the place of", "ln -s nowhere out", "fidelio compress model --ear 0.9 -o out", 1, {"out", "exists"}},
     {"OutputToStandardOutput", "a model written to standard output", "", "fidelio quantize model --method rtn --format int4g32 -o -", 1, {"-o -", "name"}},
@@ -186,7 +187,7 @@ const std::vector<BadInput> kBadInputs = {
 };
 // clang-format on
 
-// In one line of a table, without progress and with the process's id in temporary names replaced.
+// Returns a text as one line of a table, without progress and with the process's id in temporary names replaced.
 std::string table_text(const std::string& text) {
   std::istringstream lines(text);
   std::string row, line;
@@ -216,7 +217,7 @@ TEST_P(BadInputs, AreNamedAndLeaveNothing) {
   ASSERT_EQ(prepared.err, "");
   const std::vector<std::string> before = entries(folder.path());
 
-  // A mount ends with the command that made it, so what is left there is looked for before that.
+  // A mount ends with the command that made it, so leftovers there are searched before that.
   std::string command = bad.limit + " " + bad.command;
   if (bad.limit.starts_with("mount")) {
     if (run_command(folder.path(), "unshare -rm true").code != 0)

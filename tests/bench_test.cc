@@ -1,4 +1,5 @@
-// `bench`: what it reports is consistent in itself. Speeds are not judged here: a test machine is never quiet.
+// These tests check that the reports of `bench` are consistent in themselves. Speeds are not judged here, as a test
+// machine is never quiet.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -29,7 +30,7 @@ TEST(BenchLinear, HasARowForEveryFormatModeAndNumberOfRows) {
     EXPECT_GT(row["of_bandwidth"], 0);
     EXPECT_NEAR(row["gbs"].get<double>() * us * 1e3 / row["bytes"].get<double>(), 1, 1e-9);
     EXPECT_NEAR(row["gweights_per_second"].get<double>() * us * 1e3 / weights, 1, 1e-9);
-    // Two planes of A16 are twice the products; the other kernels do not multiply integers.
+    // Two planes of A16 are twice the products. The other kernels do not multiply integers.
     const bool integer = row["kernel"].get<std::string>().starts_with("lowbit") && row["activations"] != "f32";
     const double planes = !integer || row["int8_gmacs"] == 0 ? 0 : row["activations"] == "a16" ? 2 : 1;
     EXPECT_NEAR(row["of_int8_rate"].get<double>() * row["int8_gmacs"].get<double>(),
@@ -82,7 +83,7 @@ TEST(BenchSampling, ComparesEitherChoiceInAModelsSteps) {
       testing::HasSubstr("longer than the model's context"));
 }
 
-// An answer that is to be as long as can be is as long as the context, however large the number.
+// The longest possible answer is as long as the context, however large the requested number is.
 TEST(BenchSpeculate, HasACacheForTheLongestAnswers) {
   const TestFolder folder;
   write_file_atomically(folder / "prompts.txt", "The package\nWhat is\n");

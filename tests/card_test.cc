@@ -1,4 +1,5 @@
-// Model cards: what they take over from the source's card, what they say, and that a stranger's words stay words.
+// These tests check model cards: what they take from the source's card, what they say, and that a stranger's words stay
+// plain text.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -92,7 +93,8 @@ TEST(Card, SaysWhatTheModelIs) {
             HasSubstr("fidelio compress tiny --ear 0.98 -o tiny-98"), HasSubstr("fidelio export tiny-98 --to gguf")));
 }
 
-// What is not known is not claimed: no licence, no figures, and a folder's name is marked as not being the Hub's.
+// Unknown facts are not claimed: there is no licence and no figure, and the name of a folder is marked as not being the
+// Hub's.
 TEST(Card, ClaimsNothingThatIsNotKnown) {
   CardFacts f = facts();
   f.provenance = {{"source", "tiny.gguf"}};
@@ -108,7 +110,7 @@ TEST(Card, ClaimsNothingThatIsNotKnown) {
   EXPECT_FALSE(read_card_head(model_card(f)).contains("base_model"));
 }
 
-// The checkpoint's own card says what an export was made of; how it is run is the export's.
+// The checkpoint's own card says what an export was made from, whereas the way to run it is the export's own.
 TEST(Card, AnExportIsRunByOthers) {
   CardFacts f = facts();
   f.source_card = model_card(facts());

@@ -1,4 +1,5 @@
-// `fidelio compress` run as a user runs it, on quill-1m with few tokens: what its options do, and what it refuses.
+// These tests run `fidelio compress` as a user does, on quill-1m with few tokens: the effects of its options, and what
+// it refuses.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -22,7 +23,7 @@ const std::string kShort = "'" + source_path("models/quill-1m") +
                            "' --calibration-tokens 2048 --search-tokens 512 --context 128 --text short.txt ";
 const std::string kFew = kShort + "--formats int4g64zs8,int6g64zs8,int8g64zs8 ";
 
-// With a few pages of text to search on and certify with.
+// This folder has a few pages of text to search on and to certify with.
 struct Desk : TestFolder {
   Desk() {
     write_file_atomically(*this / "short.txt",
@@ -43,7 +44,8 @@ std::string bytes_of(const std::string& folder) {
   return all;
 }
 
-// Tables and checkpoints of two and three ranks are, byte for byte, those of one; and each rank played only a part.
+// Tables and checkpoints of two and three ranks equal those of one, byte for byte, and each rank did only a part of the
+// work.
 TEST(Compress, RanksGiveTheSameBytes) {
   if (std::system("command -v mpirun >/dev/null 2>&1") != 0)
     GTEST_SKIP() << "SKIPPED: no mpirun here, so that several ranks give the bytes of one is NOT tested";
@@ -51,7 +53,7 @@ TEST(Compress, RanksGiveTheSameBytes) {
   const std::string two = kShort + "--formats int4g64zs8,int8g64zs8 ";
   for (const auto& [ranks, method] : std::map<int, std::string>{{2, "single"}, {3, "shapley --permutations 4"}}) {
     run(folder, "fidelio compress " + two + "--bits 6.5 -o one --table one.json --method " + method);
-    // Leaks inside MPI are not ours to find.
+    // Leaks inside MPI are not for this test to find.
     const std::string command = fmt::format(
         "ASAN_OPTIONS=detect_leaks=0 mpirun --allow-run-as-root --oversubscribe -np {} '{}' compress {} --bits 6.5 "
         "-o many --table many.json --threads 1 --method {}",
@@ -59,7 +61,7 @@ TEST(Compress, RanksGiveTheSameBytes) {
     const CommandResult result = run(folder, command);
     EXPECT_EQ(read_text_file(folder / "one.json"), read_text_file(folder / "many.json")) << command;
     EXPECT_EQ(bytes_of(folder / "one"), bytes_of(folder / "many")) << command;
-    // Only the first rank speaks.
+    // Only the first rank prints.
     EXPECT_EQ(result.out.find("every weight in int4g64zs8"), result.out.rfind("every weight in int4g64zs8"));
     EXPECT_FALSE(std::filesystem::exists(folder / "many.journal"));
     std::filesystem::remove_all(folder / "many");
@@ -67,8 +69,8 @@ TEST(Compress, RanksGiveTheSameBytes) {
   }
 }
 
-// What a plan is made for takes it as it is, whatever the model's columns (here 352: no groups of 64), and the export
-// has the certificate, which holds there: codes and scales are the same.
+// The program that a plan is made for accepts it as it is, whatever the model's columns are (here 352, which no group
+// of 64 divides). The certificate holds for the export too, because its codes and scales are the same.
 TEST(Compress, PlansForOtherProgramsAreExportedAndCertified) {
   const Desk folder;
   for (const auto& [consumer, options] : std::map<std::string, std::string>{
@@ -85,7 +87,7 @@ TEST(Compress, PlansForOtherProgramsAreExportedAndCertified) {
             .out,
         HasSubstr("The certificate holds"));
   }
-  // A rule for one linear leaves the others the formats that fit, not the source's 16 bits alone.
+  // A rule for one linear leaves the others the formats that fit, and not only the source's 16 bits.
   run(folder, "fidelio compress " + kShort + "--ear 0.8 --for vllm --ignore 'layers.0.o' -o ruled --json r.json");
   EXPECT_LT(json::parse(read_text_file(folder / "r.json"))["bits_per_parameter"], 12);
   const CommandResult refused =
@@ -108,7 +110,7 @@ TEST(Compress, APlanThatCannotBeExportedIsNotBegun) {
   EXPECT_FALSE(std::filesystem::exists(folder / "out.journal"));
 }
 
-// Sizes beyond the range of numbers of bytes are sizes all the same: too small for any plan, or large enough for all.
+// Sizes beyond the range of byte counts are valid sizes: too small for any plan, or large enough for all.
 TEST(Compress, SizesBelowAByteAndBeyondAllFiles) {
   const Desk folder;
   const CommandResult none = run_command(folder.path(), "fidelio compress " + kFew + "--bits 1e-9 -o none");
@@ -118,7 +120,7 @@ TEST(Compress, SizesBelowAByteAndBeyondAllFiles) {
   run(folder, "fidelio compress " + kFew + "--bits 1e300 -o all");
 }
 
-// What is tried on is not what is certified on, though the text holds every document several times.
+// Trials and the certificate use different documents, though the text holds every document several times.
 TEST(Compress, ADocumentThatRepeatsIsInOneSet) {
   const Desk folder;
   const std::string text = read_text_file(folder / "short.txt");
@@ -135,7 +137,7 @@ TEST(Compress, ADocumentThatRepeatsIsInOneSet) {
   EXPECT_LT(certificate["ear"]["ci95"][0], certificate["ear"]["ci95"][1]);
 }
 
-// An error in one rank ends all of them, and is said.
+// An error in one rank ends all of them and is reported.
 TEST(Compress, AnErrorEndsAllRanks) {
   if (std::system("command -v mpirun >/dev/null 2>&1") != 0)
     GTEST_SKIP() << "SKIPPED: no mpirun here, so that an error ends all ranks is NOT tested";
@@ -149,8 +151,8 @@ TEST(Compress, AnErrorEndsAllRanks) {
   EXPECT_THAT(result.err, HasSubstr("no plan of these formats fits"));
 }
 
-// Of two formats the coarse one falls short and the fine one loses far less than is allowed: the plan is of both, not of
-// the coarse one and the source's own weights, and so no larger than the fine one everywhere.
+// The coarse of two formats falls short, and the fine one loses far less than is allowed. The plan mixes both, instead
+// of mixing the coarse one with the source's own weights, so it is no larger than the fine one everywhere.
 TEST(Compress, AFormatThatIsMoreThanEnoughIsOffered) {
   const Desk folder;
   run(folder,
@@ -161,7 +163,7 @@ TEST(Compress, AFormatThatIsMoreThanEnoughIsOffered) {
   EXPECT_LE(report["bits_per_parameter"].get<double>(), 8.3);
 }
 
-// Evolution after the knapsack starts from its plan and never ends above it; the same job gives the same bytes.
+// Evolution after the knapsack starts from its plan and never ends above it. The same job gives the same bytes.
 TEST(Compress, EvolutionIsNeverLargerThanItsStart) {
   const Desk folder;
   const auto bytes = [&](const std::string& search) {
@@ -175,7 +177,7 @@ TEST(Compress, EvolutionIsNeverLargerThanItsStart) {
   EXPECT_EQ(bytes_of(folder / "out-evolve"), bytes_of(folder / "again/out"));
 }
 
-// Evolution alone goes from the widest format everywhere to a mixed plan that meets the target, without a table; the
+// Evolution alone goes from the widest format everywhere to a mixed plan that meets the target, without a table. The
 // same job gives the same bytes.
 TEST(Compress, EvolutionAloneMeetsTheTarget) {
   const Desk folder;
@@ -194,8 +196,8 @@ TEST(Compress, EvolutionAloneMeetsTheTarget) {
   EXPECT_EQ(bytes_of(folder / "out"), bytes_of(folder / "again/out"));
 }
 
-// What a model writes itself is a file of documents of a domain: the same for the same seed, with nothing in common for
-// another, and certified on beside other text.
+// A text that the model writes itself is a file of documents of one domain. It is the same for the same seed, has
+// nothing in common with that of another seed, and can be certified on beside other text.
 TEST(Compress, SamplesOfTheModelItselfAreADomain) {
   const Desk folder;
   const auto samples = [&](const std::string& out, int seed) {
@@ -219,7 +221,8 @@ TEST(Compress, SamplesOfTheModelItselfAreADomain) {
   std::set<std::string> domains;
   for (const json& d : made["domains"]) domains.insert(d["domain"]);
   EXPECT_EQ(domains, (std::set<std::string>{"own-samples", "text"}));
-  // Certified with a draft, the certificate names it and how often it is taken: as often as its own figures say.
+  // If it was certified with a draft, the certificate names the draft and how often it is accepted, as often as its own
+  // figures say.
   const json served =
       json::parse(run(folder, "fidelio certify out --draft 4 --json - --reference " + source_path("models/quill-1m"))
                       .out)["measured"];
@@ -231,8 +234,8 @@ TEST(Compress, SamplesOfTheModelItselfAreADomain) {
   EXPECT_NEAR(accepted, served["draft"]["expected_acceptance"], 4 * std::sqrt(accepted * (1 - accepted) / judged));
 }
 
-// The model's own answers are a domain: they stand beside the weights, so that they are measured again as they were, and a
-// text that is not what was certified is found. Whole answers are counted, and figures as the model is to be sampled.
+// The model's own answers are a domain. They are stored beside the weights, so they are measured again as they were,
+// and changes of that text are found. Whole answers are counted, and there are figures for the recommended sampling.
 TEST(Compress, OwnAnswersAreCertifiedAndMeasuredAgain) {
   const Desk folder;
   const std::string model = "'" + source_path("models/quill-1m") + "'";
@@ -255,7 +258,7 @@ TEST(Compress, OwnAnswersAreCertifiedAndMeasuredAgain) {
   const std::string block = read_text_file(folder / "block.md");
   EXPECT_THAT(block, HasSubstr("greedy answers of 200 tokens without a difference"));
   EXPECT_THAT(block, HasSubstr("overlap at temperature 0.6, top-p 0.9"));
-  // What runs otherwise than it was certified says so in one line.
+  // A run that differs from the certified one says so in one line.
   EXPECT_THAT(run(folder, "fidelio inspect out").out, HasSubstr("for activations a16, cache f16 and 128 tokens"));
   EXPECT_EQ(run(folder, "fidelio generate out -p 'The package' -n 4").err, "");
   const std::string other = run(folder, "fidelio generate out -p 'The package' -n 4 --activations a8 --kv i8").err;
@@ -263,7 +266,7 @@ TEST(Compress, OwnAnswersAreCertifiedAndMeasuredAgain) {
   const std::string longer = run(folder, "fidelio generate out -p 'The package' -n 200").err;
   EXPECT_THAT(longer, HasSubstr("certified for a16, f16 and 128 tokens; this is up to 20"));
   EXPECT_THAT(longer, testing::Not(HasSubstr("Warning")));
-  // An answer that was changed is no answer that was certified.
+  // A changed answer is not the certified one.
   std::string lines = read_text_file(folder / "out/own-text.jsonl");
   lines.replace(lines.find("\"ids\":[") + 7, 1, "[5,");
   write_file_atomically(folder / "out/own-text.jsonl", lines);
@@ -271,7 +274,7 @@ TEST(Compress, OwnAnswersAreCertifiedAndMeasuredAgain) {
   EXPECT_NE(changed.code, 0);
 }
 
-// Conversations with calls are of two domains, and words for texts that a model has no use for are refused before any work.
+// Conversations with calls are of two domains. Words for texts that a model cannot use are refused before any work.
 TEST(Compress, ToolsAreTwoDomainsWhereTheTemplateTakesThem) {
   const Desk folder;
   const std::string model = folder / "takes-tools";
@@ -306,8 +309,8 @@ TEST(Compress, ToolsAreTwoDomainsWhereTheTemplateTakesThem) {
   }
 }
 
-// The whole way with 8-bit activations: they cost more than 16-bit ones in every uniform plan, so the plan for the same
-// target is larger, and the file says what it was measured with.
+// This goes the whole way with 8-bit activations. They lose more than 16-bit ones in every uniform plan, so the plan
+// for the same target is larger, and the file says what it was measured with.
 TEST(Compress, EightBitActivationsAreInTheTableThePlanAndTheCertificate) {
   const Desk folder;
   const auto compressed = [&](const std::string& name) {
@@ -322,7 +325,8 @@ TEST(Compress, EightBitActivationsAreInTheTableThePlanAndTheCertificate) {
   EXPECT_EQ(a8["certificate"]["activations"], "a8");
   EXPECT_GE(a8["plan"]["bytes"], a16["plan"]["bytes"]);
   const json table = json::parse(read_text_file(folder / "a8.json"));
-  EXPECT_GE(table["base_kl"], 0);  // more than 0 where BF16 weights take BF16 activations, as on CPUs faster at that
+  // The KL is more than 0 where BF16 weights use BF16 activations, as on CPUs that are faster with them.
+  EXPECT_GE(table["base_kl"], 0);
   EXPECT_EQ(json::parse(read_text_file(folder / "a16.json"))["base_kl"], 0);
   run(folder, "fidelio certify a8 --reference '" + source_path("models/quill-1m") + "'");
 
@@ -330,12 +334,12 @@ TEST(Compress, EightBitActivationsAreInTheTableThePlanAndTheCertificate) {
   for (const char* part : {"activations of sensitivities", "Flips of the first choice by entropy", "gamma² predicted",
                            "layers.3.down", "quantising the candidates"})
     EXPECT_THAT(page, HasSubstr(part));
-  // Self-contained: nothing is fetched.
+  // The page is self-contained, so nothing is fetched.
   for (const char* part : {"<script", "src=", "http:", "https:", "@import", "url("})
     EXPECT_EQ(page.find(part), std::string::npos);
 }
 
-// Sensitivities by noise: of every group how straight its line is, in the table and on the page.
+// For sensitivities by noise, the table and the page say for every group how straight its line is.
 TEST(Compress, TablesByNoiseSayHowStraightTheirLinesAre) {
   const Desk folder;
   run(folder, "fidelio compress " + kFew + "--bits 6 --method linear --table noise.json --report noise.html -o out");
@@ -346,14 +350,14 @@ TEST(Compress, TablesByNoiseSayHowStraightTheirLinesAre) {
     const double alpha = fit["alpha"]["value"], low = fit["alpha"]["ci95"][0], high = fit["alpha"]["ci95"][1];
     EXPECT_GT(alpha, 0) << fit;
     EXPECT_NEAR((low + high) / 2, alpha, 1e-9 * alpha);
-    // Four points: a residual of a tenth of a line's length leaves R2 at .99 and Student's t widens by 3.2.
+    // There are four points. A residual of a tenth of a line's length leaves R2 at .99, and Student's t widens by 3.2.
     EXPECT_GT(fit["r2"], 0.9) << fit;
     EXPECT_LE(fit["r2"], 1) << fit;
   }
   EXPECT_THAT(read_text_file(folder / "noise.html"), HasSubstr("a line for each group"));
 }
 
-// What a certificate says is checked against the bytes it speaks of, and a certificate that cannot be read is named.
+// A certificate is checked against the bytes that it describes, and a certificate that cannot be read is named.
 TEST(Compress, DamageToACertifiedCheckpointIsNamed) {
   const Desk folder;
   run(folder, "fidelio compress " + kFew + "--ear 0.95 -o whole");
@@ -365,13 +369,13 @@ TEST(Compress, DamageToACertifiedCheckpointIsNamed) {
     return run_command(folder.path(), "fidelio certify bad --reference '" + source_path("models/quill-1m") + "'");
   };
   EXPECT_EQ(certify(file).code, 0);
-  // One bit of one code: too little for EAR to show.
+  // One bit of one code is too little for EAR to show.
   std::string flipped = file;
   flipped[file.size() / 2] = static_cast<char>(flipped[file.size() / 2] ^ 1);
   EXPECT_THAT(certify(flipped).err, HasSubstr("not those that were certified"));
   EXPECT_EQ(certify(flipped).code, 1);
 
-  // The metadata is JSON in a JSON string; same lengths keep the header what it was.
+  // The metadata is JSON in a JSON string. Edits of the same length keep the header as it was.
   for (const auto& [from, to] : std::vector<std::pair<std::string, std::string>>{
            {R"(\"draft\":null,\"ear\":{\"ci95)", R"(\"draft\":null,\"eax\":{\"ci95)"},
            {R"(],\"kl\":{\"ci95)", R"(],\"kx\":{\"ci95)"},
@@ -391,7 +395,8 @@ TEST(Compress, DamageToACertifiedCheckpointIsNamed) {
     EXPECT_THAT(result.err, HasSubstr("damaged")) << to;
   }
 
-  // Better figures than those that the documents give, or more documents, though the target is met as ever.
+  // The figures are better than those of the documents, or there are more documents, though the target is met all the
+  // same.
   for (const auto& [of, digit, words] : std::vector<std::tuple<std::string, char, std::string>>{
            {R"(\"draft\":null,\"ear\":{)", '9', "it claims EAR 1.000000 ["},
            {R"(],\"kl\":{)", '0', "it claims KL 0.000000"},
@@ -415,8 +420,8 @@ TEST(Compress, DamageToACertifiedCheckpointIsNamed) {
   }
 }
 
-// A layer that copies its input, as models grown in depth have: it costs nothing in any format, and the others are
-// searched as ever.
+// One layer copies its input, as in models that were grown in depth. It loses nothing in any format, and the others are
+// searched as usual.
 TEST(Compress, LayersThatDoNothingAreNoObstacle) {
   const Desk folder;
   copy_model(source_path("models/quill-1m"), folder / "grown");
@@ -445,10 +450,10 @@ TEST(Compress, FloatingPointFormatsAndAllocationByEar) {
                                       .out);
   const json table = json::parse(read_text_file(folder / "fp.json"));
   for (const json& group : table["groups"]) {
-    ASSERT_EQ(group["options"].size(), 4u);  // the source's own too
+    ASSERT_EQ(group["options"].size(), 4u);  // The source's own format is among them.
     for (const json& option : group["options"]) {
       if (group["name"] != "layers.0.o") continue;
-      // 128 x 128: codes, E4M3 scales (and offsets) for blocks of 16, one FP32 a row.
+      // A matrix of 128 x 128 has codes, E4M3 scales (and offsets) for blocks of 16, and one FP32 a row.
       const int64_t codes = 128 * 128, blocks = codes / 16, rows = 4 * 128;
       const std::map<std::string, int64_t> bytes = {{"fp4g16", codes / 2 + blocks + rows},
                                                     {"fp4g16z", codes / 2 + 2 * blocks + rows},
@@ -464,8 +469,8 @@ TEST(Compress, FloatingPointFormatsAndAllocationByEar) {
   EXPECT_LE(8.0 * static_cast<double>(files) / report["parameters"].get<double>(), 7);
 }
 
-// Vector codes are candidates beside grids and integers; a codebook that linears share is in the file and in the plan's
-// bytes once. What is made is certified again, and refused by exports that cannot hold it.
+// Vector codes are candidates beside grids and integers. A codebook that linears share is in the file and in the plan's
+// bytes once. The result is certified again, and exports that cannot hold it refuse it.
 TEST(Compress, VectorCodesInAMixedPlan) {
   const Desk folder;
   const json report = json::parse(
@@ -509,28 +514,29 @@ TEST(Compress, SeveralTargetsComeFromOneSearch) {
   run(folder, "fidelio certify out-90 --reference '" + source_path("models/quill-1m") + "'");
 }
 
-// What an interrupted run of several targets has made already stands for this run's only if it promises the same.
+// An output that an interrupted run of several targets has made already is used by this run only if it promises the
+// same.
 TEST(Compress, AnOutputOfAnotherPromiseIsNotTaken) {
   const Desk folder;
   const std::string two = "fidelio compress " + kFew + "--ear 0.95,0.9 -o out";
   run(folder, two);
   std::filesystem::remove_all(folder / "out-90");
   std::filesystem::create_directory(folder / "out.journal");
-  write_file_atomically(folder / "out.journal/job.json", R"({"fidelio_journal":)");  // cut short by a kill
+  write_file_atomically(folder / "out.journal/job.json", R"({"fidelio_journal":)");  // It was cut short by a kill.
   const CommandResult refused = run_command(folder.path(), two + " --promise all");
   EXPECT_EQ(refused.code, 1);
   EXPECT_THAT(refused.err, HasSubstr("out-95 is there and was made for something else"));
   run(folder, two);
 }
 
-// One window gives no interval, and a certificate that says so is measured again as any other. Its text is looked for
-// among those that come along where it does not lie as it did; else it is named.
+// One window gives no interval, and a certificate that says so is measured again as any other. If its text is not in
+// its place, it is searched among the texts that come with the program; otherwise it is named as missing.
 TEST(Compress, ACertificateOfOneWindowAndOfATextThatMoved) {
   const Desk folder;
   const std::string model = "'" + source_path("models/quill-1m") + "'";
   run(folder, "fidelio compress " + kFew + "--bits 9 --certificate-windows 1 -o one");
   EXPECT_THAT(run(folder, "fidelio certify one --reference " + model).out, HasSubstr("The certificate holds"));
-  // The card came with the model; certify writes it anew, and over nothing.
+  // The card was written with the model. certify writes a new one and overwrites nothing.
   EXPECT_THAT(read_text_file(folder / "one/README.md"), HasSubstr("**Not tested**"));
   const std::string card = "fidelio certify one --reference " + model + " --card card.md";
   run(folder, card);
@@ -549,8 +555,8 @@ TEST(Compress, ACertificateOfOneWindowAndOfATextThatMoved) {
   run(folder, "fidelio certify two --reference " + model);
 }
 
-// What a search measured and chose are files that it can start from: the same plan from the table, the same weights from
-// the plan.
+// The measurements and the choice of a search are files from which it can start again: the same plan follows from the
+// table, and the same weights from the plan.
 TEST(Compress, TablesAndPlansAreFiles) {
   const Desk folder;
   run(folder, "fidelio compress " + kFew + "--bits 7 --table t.json --json p.json -o made");
@@ -596,7 +602,8 @@ TEST(Compress, TablesAndPlansAreFiles) {
   }
 }
 
-// Without --formats a table's are offered, which need not be among the default ones, whatever rules there are.
+// Without --formats, the formats of a table are offered, which need not be among the default ones, whatever rules there
+// are.
 TEST(Compress, ATableOffersItsOwnFormats) {
   const Desk folder;
   const std::string ask = "--bits 6.5 --rule embedding=int8g64zs8 ";
@@ -618,9 +625,9 @@ TEST(Compress, RulesDecideSingleLinears) {
   const json& groups = report["plan"]["groups"];
   EXPECT_EQ(groups["layers.0.qkv"], "int5g64zs8");
   EXPECT_EQ(groups["layers.0.o"], "int5g64zs8");
-  EXPECT_EQ(groups["layers.0.down"], "int4g64zs8");  // the last rule that matches holds
+  EXPECT_EQ(groups["layers.0.down"], "int4g64zs8");  // The last rule that matches holds.
   EXPECT_EQ(groups["layers.2.o"], "bf16");
-  EXPECT_NE(groups["layers.1.qkv"], "int5g64zs8");  // not offered where no rule speaks
+  EXPECT_NE(groups["layers.1.qkv"], "int5g64zs8");  // It is not offered where no rule mentions it.
   for (const auto& [options, message] :
        std::map<std::string, std::string>{{"--rule layers.0.q", "expected PATTERN=FORMAT"},
                                           {"--rule layers.9.q=int8g64zs8", "matches no weight matrix"},
@@ -632,7 +639,7 @@ TEST(Compress, RulesDecideSingleLinears) {
   }
 }
 
-// Where no format offered is fine enough, groups stay as the source has them: there is always a plan.
+// If no offered format is fine enough, groups stay as the source has them, so there is always a plan.
 TEST(Compress, TheSourcesOwnFormatIsAlwaysOffered) {
   const Desk folder;
   const CommandResult result =
@@ -654,7 +661,7 @@ TEST(Compress, APlanForAnotherProgramIsHeldThereAsItIs) {
   for (const json& note : report["notes"]) EXPECT_EQ(note.get<std::string>().find("round"), std::string::npos) << note;
 }
 
-// Questions whose right answers are what quill-1m itself says, so that its accuracy is 1 and every change is a loss.
+// The right answers of these questions are quill-1m's own, so its accuracy is 1 and every change is a loss.
 void write_own_questions(const Desk& folder) {
   const std::string ask =
       "fidelio eval '" + source_path("models/quill-1m") + "' --tasks '" + source_path("models/data/tasks.jsonl") +
@@ -681,9 +688,9 @@ void write_own_questions(const Desk& folder) {
   write_file_atomically(folder / "own.jsonl", own);
 }
 
-// Algorithm 2 with a line through one point: what is allowed follows from the calibration's questions with their
-// intervals, and what the plan keeps is shown by other questions. Refused: a drop that the questions are too few to
-// show; a calibration plan that loses nothing that can be told from chance; and a drop larger than that plan's own,
+// This is Algorithm 2 with a line through one point. The allowed loss follows from the calibration's questions with
+// their intervals, and other questions show what the plan keeps. Three cases are refused: a drop that the questions are
+// too few to show; a calibration plan whose loss cannot be told from chance; and a drop larger than that plan's own,
 // which would extrapolate.
 TEST(Compress, ATargetOfTasksIsCheckedOnOtherQuestions) {
   const Desk folder;
@@ -749,8 +756,9 @@ TEST(Compress, RefusesWhatMakesNoSense) {
   EXPECT_EQ(entries(folder.path()), std::vector<std::string>{"short.txt"});
 }
 
-// The promise of the command line, whole, with its defaults but less text (each plan of the ladder is built and tested): quill-1m at EAR 0.98, and what the certificate claims is
-// found again by `certify` from the file. Half a minute on two quiet cores.
+// This is the whole promise of the command line, with its defaults but less text (each plan of the ladder is built and
+// tested): quill-1m at EAR 0.98, and `certify` finds the claims of the certificate again from the file. It takes half a
+// minute on two quiet cores.
 TEST(Acceptance, Quill1mAtEar98IsCertifiedAndCertifiedAgain) {
   const TestFolder folder;
   const std::string model = "'" + source_path("models/quill-1m") + "'";
@@ -764,7 +772,8 @@ TEST(Acceptance, Quill1mAtEar98IsCertifiedAndCertifiedAgain) {
   const json again = json::parse(run(folder, "fidelio certify out --reference " + model + " --json -").out);
   EXPECT_TRUE(again["holds"]);
   for (const char* figure : {"ear", "kl", "top1", "tokens", "kernels", "promised", "domains", "sha256"})
-    EXPECT_EQ(again["measured"][figure], certificate[figure]) << figure;  // the same kernels on the same weights
+    // Both figures are from the same kernels on the same weights.
+    EXPECT_EQ(again["measured"][figure], certificate[figure]) << figure;
 
   int64_t bytes = 0;
   for (const auto& entry : std::filesystem::recursive_directory_iterator(folder / "out"))
@@ -772,7 +781,7 @@ TEST(Acceptance, Quill1mAtEar98IsCertifiedAndCertifiedAgain) {
   EXPECT_EQ(report["file_bytes"], bytes);
   EXPECT_DOUBLE_EQ(report["bits_per_parameter"].get<double>(),
                    8.0 * static_cast<double>(bytes) / report["parameters"].get<double>());
-  // Smaller than the whole model in the widest format offered.
+  // The result is smaller than the whole model in the widest format offered.
   run(folder, "fidelio quantize " + model + " --method rtn --format int8g64zs8 --embedding int8g64zs8 -o uniform 2>&1");
   EXPECT_LT(bytes, static_cast<int64_t>(std::filesystem::file_size(folder / "uniform/model.safetensors")));
 }

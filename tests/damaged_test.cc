@@ -1,6 +1,7 @@
-// Checkpoints of vector codes as a broken disk, a bad download or an enemy leaves them: header, formats, sizes, codes,
-// codebooks, corrections, scales, lengths and config.json changed at random. Each is refused with a message that names the
-// place, or it is a model, whose rows are computed under every kind of activations; sanitizers see who reads elsewhere.
+// These tests damage checkpoints of vector codes, as a broken disk, a bad download or an attacker does: header,
+// formats, sizes, codes, codebooks, corrections, scales, lengths and config.json are changed at random. Each checkpoint
+// is refused with a message that names the place, or it is a model, whose rows are computed under every kind of
+// activations. Sanitizers find reads outside it.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -20,7 +21,7 @@ const std::vector<std::string> kVectorFormats = {"vq8k16s4+r2.2",  "vq8k12s1+r2.
 
 f16 random_scale(Rng& rng) { return to_f16(static_cast<float>(0.002 + 0.01 * rng.uniform())); }
 
-// Codes at random, in a book that is the model's where the format says so.
+// Returns random codes, with the model's codebook where the format says so.
 LinearWeight random_vectors(const std::string& format, int64_t out, int64_t in, uint64_t stream) {
   LinearWeight w = allocate_weight(parse_format(format), out, in);
   auto& m = std::get<SignedVectors>(w.main);
@@ -59,11 +60,11 @@ void write_vectors(const std::string& folder, const std::string& model, const st
   write_checkpoint(folder, source, formats, weight, {{"method", "random"}});
 }
 
-// A checkpoint taken apart, to be put together with something wrong.
+// This is a checkpoint taken apart, to be put together again with something wrong.
 struct Parts {
   std::string config, data;
   json header;
-  std::function<void(std::string&)> spoil{};  // the file's bytes, last of all
+  std::function<void(std::string&)> spoil{};  // It changes the file's bytes, last of all.
 
   explicit Parts(const std::string& folder) : config(read_text_file(folder + "/config.json")) {
     const std::string bytes = read_text_file(folder + "/model.safetensors");
@@ -80,7 +81,7 @@ struct Parts {
     if (spoil) spoil(bytes);
     return bytes;
   }
-  // A tensor whose name ends like this, "" where there is none.
+  // Returns a tensor whose name ends like this, or "" where there is none.
   std::string any(Rng& rng, const std::string& suffix) const {
     std::vector<std::string> names;
     for (const auto& [name, value] : header.items())
@@ -93,7 +94,7 @@ struct Parts {
     return std::span(data).subspan(begin, offsets[1].get<size_t>() - begin);
   }
   template <typename T>
-  std::span<T> values(Rng& rng, const std::string& suffix) {  // aligned, as fidelio writes them
+  std::span<T> values(Rng& rng, const std::string& suffix) {  // They are aligned, as fidelio writes them.
     const std::string name = any(rng, suffix);
     if (name.empty()) return {};
     const auto bytes = bytes_of(name);
@@ -148,14 +149,14 @@ void spoil_shape(Rng& rng, Parts& parts) {
     case 3:
       dim = one_of<json>(rng, {0, -1, 1, 65536, int64_t{1} << 32, int64_t{1} << 62, 1.5, "8", nullptr});
       break;
-    case 4:  // as many elements
+    case 4:  // The new shape has as many elements.
       shape = {shape.size() == 2 ? shape[0].get<int64_t>() * shape[1].get<int64_t>() : dim.get<int64_t>()};
       break;
     default:
       shape = json::array();
   }
   if (rng.below(2) != 0) return;
-  // And its bytes with it, where those it names can be had.
+  // The bytes are changed to match, where there are enough.
   static const std::map<std::string, int64_t> kSizes = {{"U8", 1}, {"I8", 1}, {"F16", 2}, {"BF16", 2}, {"U16", 2}};
   int64_t bytes = kSizes.contains(entry["dtype"]) ? kSizes.at(entry["dtype"]) : 4;
   for (const json& n : shape) bytes *= n.is_number_integer() ? n.get<int64_t>() % (1 << 20) : 1;
@@ -246,7 +247,7 @@ void spoil_codes(Rng& rng, Parts& parts) {
 
 void spoil_codebook(Rng& rng, Parts& parts) {
   auto book = parts.values<int8_t>(rng, ".codebook");
-  if (book.empty()) book = parts.values<int8_t>(rng, "m");  // the model's
+  if (book.empty()) book = parts.values<int8_t>(rng, "m");  // The model has one codebook then.
   if (book.empty()) return;
   book[rng.below(book.size())] = static_cast<int8_t>(rng.below(3) == 0 ? -128 : static_cast<int>(rng.below(255)) - 127);
 }
@@ -264,7 +265,7 @@ void spoil_corrections(Rng& rng, Parts& parts) {
     case 1:
       places[at] = one_of(rng, numbers);
       return;
-    case 2:  // their sum stays
+    case 2:  // Their sum stays the same.
       return --counts[row], void(++counts[other]);
     case 3:
       return std::swap(places[at], places[rng.below(places.size())]);
@@ -281,7 +282,7 @@ void spoil_values(Rng& rng, Parts& parts) {
   if (name.empty()) return;
   const auto bytes = parts.bytes_of(name);
   const std::span<uint16_t> values(reinterpret_cast<uint16_t*>(bytes.data()), bytes.size() / 2);
-  // FP16's infinities, NaN, largest, smallest; and BF16's.
+  // These are FP16's infinities, NaN, largest and smallest numbers, and those of BF16.
   const auto bits =
       one_of<uint16_t>(rng, {0x7c00, 0xfc00, 0x7e00, 0x7c01, 0x7bff, 0xfbff, 1, 0, 0x7f80, 0xff80, 0x7fc0, 0x7f7f});
   values[rng.below(values.size())] = bits;
@@ -313,7 +314,7 @@ void spoil_config(Rng& rng, Parts& parts) {
   if (it->is_number_integer()) {
     const auto n = it->get<int64_t>();
     others.insert(others.end(), {n + 1, n - 1, 2 * n, n / 2, n / 3});
-    // A context beyond all memory is for tests/bad_inputs_test.cc, where there is memory to run out of.
+    // A context beyond all memory is a case for tests/bad_inputs_test.cc, where a limit on memory is set.
     if (it.key() != "max_position_embeddings")
       others.insert(others.end(), {(int64_t{1} << 31) - 1, int64_t{1} << 31, int64_t{1} << 40});
   }
@@ -321,7 +322,7 @@ void spoil_config(Rng& rng, Parts& parts) {
     config.erase(it);
   else
     *it = one_of(rng, others);
-  json& codes = config["quantization_config"];  // which may be no object any more
+  json& codes = config["quantization_config"];  // It may be no object any more.
   if (rng.below(10) == 0 && (codes.is_object() || codes.is_null())) codes["rotation"] = "hadamard";
   if (rng.below(10) == 0 && (codes.is_object() || codes.is_null()))
     codes["kept_columns"] = one_of<json>(rng, {8, 32, 64, 128});
@@ -349,7 +350,8 @@ const std::vector<Damage> kDamages = {{"text of the header", spoil_header_text},
                                       {"config", spoil_config},
                                       {"text of config.json", spoil_config_text}};
 
-// The weight in memory of its own, tensor by tensor: a sanitizer does not see what is read behind one in a mapped file.
+// Copies the weight to memory of its own, tensor by tensor, as a sanitizer does not see reads beyond one in a mapped
+// file.
 LinearWeight copy_of(const LinearWeight& w) {
   const std::vector<StoredTensor> tensors = whole_tensors(w);
   return load_weight(w.spec, w.out, w.in, [&](const std::string& suffix, DType dtype, const Shape& shape) {
@@ -361,7 +363,7 @@ LinearWeight copy_of(const LinearWeight& w) {
   });
 }
 
-// Loads and computes a prompt, one row more and a block of rows, under each kind of activations.
+// Loads the model and computes a prompt, one more row and a block of rows, under each kind of activations.
 void use(const Checkpoint& checkpoint, const std::string& isa) {
   const auto runner =
       make_cpu_runner(checkpoint, {.threads = 1, .isa = isa, .max_rows = 16, .max_logit_rows = 16, .cache_tokens = 64});
@@ -382,7 +384,7 @@ struct Outcome {
   int refused = 0, used = 0;
 };
 
-// What happened to one damaged checkpoint.
+// Damages one checkpoint and records what happened.
 void try_one(const std::string& folder, const Parts& whole, const Damage& damage, Rng rng, Outcome& outcome) {
   static const std::vector<std::string> kIsas = isa_names();
   Parts parts = whole;
@@ -401,7 +403,7 @@ void try_one(const std::string& folder, const Parts& whole, const Damage& damage
     }
   }
   ++(message.empty() ? outcome.used : outcome.refused);
-  // The file, a tensor or a linear by its name.
+  // The message must name the file, a tensor or a linear.
   const std::vector<std::string> places = {folder, "config.json", "model.safetensors", "layers.", "embed",
                                            "head", "norm"};
   const auto named = [&](const std::string& place) { return message.find(place) != std::string::npos; };
@@ -411,7 +413,7 @@ void try_one(const std::string& folder, const Parts& whole, const Damage& damage
 void expect_refused_or_used(int mutations) {
   std::map<std::string, Outcome> outcomes;
   int made = 0;
-  for (const char* model : {"granite", "linear_rope"})  // rows of 5 and 7 vectors; biases
+  for (const char* model : {"granite", "linear_rope"})  // These have rows of 5 and 7 vectors, and biases.
     for (const std::string& format : kVectorFormats) {
       const TestFolder folder;
       write_vectors(folder / "whole", model, format);
@@ -432,12 +434,12 @@ void expect_refused_or_used(int mutations) {
     EXPECT_GT(outcome.refused, 0) << name;
     used += outcome.used;
   }
-  EXPECT_GT(used, mutations / 8);  // damage of a value in its range is no damage to a reader
+  EXPECT_GT(used, mutations / 8);  // A reader cannot see damage that leaves a value in its range.
 }
 
 TEST(DamagedVectorCodes, AreRefusedByNameOrComputed) { expect_refused_or_used(280); }
 
-// Two thousand, some minutes with sanitizers:
+// This runs two thousand cases, which takes some minutes with sanitizers:
 //   build-asan/damaged_test --gtest_also_run_disabled_tests --gtest_filter='*InFull'
 TEST(DamagedVectorCodes, DISABLED_AreRefusedByNameOrComputedInFull) { expect_refused_or_used(2000); }
 

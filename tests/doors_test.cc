@@ -1,4 +1,5 @@
-// The doors by which a model leaves: what other programs are told of it, what an export costs, what is said of it.
+// These tests are about the ways by which a model leaves the program: what other programs are told about it, what an
+// export costs, and what is said about it.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -29,7 +30,8 @@ class Doors : public testing::Test {
   TestFolder folder_;
 };
 
-// An embedding that a GGUF file has no block for is twice as large there. The warning names that and the remedy, which is one.
+// An embedding for which a GGUF file has no block becomes twice as large there. The warning names that and a remedy
+// that works.
 TEST_F(Doors, AnExportThatIsLargerSaysSoAndTheRemedyHelps) {
   quantize("--format int4g32 --embedding int8g64zs8", "wide");
   const CommandResult wide = run("export wide --to gguf -o wide.gguf --json wide.json");
@@ -42,12 +44,12 @@ TEST_F(Doors, AnExportThatIsLargerSaysSoAndTheRemedyHelps) {
   quantize("--format int4g32 --embedding int8g32", "even");
   EXPECT_THAT(run("export even --to gguf -o even.gguf --json even.json").err, Not(HasSubstr("warning")));
   EXPECT_TRUE(json::parse(read_text_file(folder_ / "even.json")).at("warnings").empty());
-  // What vLLM and transformers read has the embedding in 16 bits, whatever it was.
+  // The format that vLLM and transformers read has the embedding in 16 bits, whatever it was.
   EXPECT_THAT(run("export even --to compressed-tensors -o even-ct").err,
               AllOf(HasSubstr("warning: even-ct"), HasSubstr("hold them in 16 bits only"), HasSubstr("--to gguf")));
 }
 
-// A model that was made of a smaller one is compared with that, too.
+// A model that was made from a smaller one is compared with that, too.
 TEST_F(Doors, AnExportIsComparedWithTheOriginal) {
   quantize("--format int4g32 --embedding int8g32", "four");
   run("export four --to gguf -o four.gguf");
@@ -57,8 +59,8 @@ TEST_F(Doors, AnExportIsComparedWithTheOriginal) {
                     HasSubstr("as eight (")));
 }
 
-// A folder that fidelio writes has a card, with the command and without the way to the user's files; the card of an export
-// names the same original. A card that somebody put there is theirs.
+// A folder that fidelio writes has a card, with the command and without the paths of the user's files. The card of an
+// export names the same original. A card that a user put there is left alone.
 TEST_F(Doors, EveryFolderHasACard) {
   quantize("--format int4g32 --embedding int8g32", "four");
   const std::string card = read_text_file(folder_ / "four/README.md");

@@ -1,5 +1,5 @@
-// `fidelio draft`: what it keeps in a model's folder, that --draft auto uses it without changing a token, and what it
-// refuses. Speeds are not judged here.
+// These tests are about `fidelio draft`: what it keeps in a model's folder, that --draft auto uses it without changing
+// a token, and what it refuses. Speeds are not judged here.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -33,7 +33,7 @@ TEST(Draft, MeasuresEveryKindAndKeepsTheFastestForAuto) {
   const TestFolder folder;
   run_well(folder, "fidelio quantize " + kModel + " --method rtn --format int8g64zs8 -o q");
   const auto before = entries(folder / "q");
-  // A table without marks of Markdown, and a sentence about what to do.
+  // The output is a table without Markdown marks, and a sentence about what to do.
   const std::string told = run_well(folder, kChoose + " --dry-run").out;
   EXPECT_THAT(told, testing::AllOf(HasSubstr("4 high bits"), HasSubstr("copy in lut3g64"), HasSubstr("--draft auto"),
                                    testing::Not(HasSubstr("|"))));
@@ -47,11 +47,11 @@ TEST(Draft, MeasuresEveryKindAndKeepsTheFastestForAuto) {
       EXPECT_GT(kind[share], 0) << share;
       EXPECT_LE(kind[share], 1) << share;
     }
-    EXPECT_LE(kind["coupled_agreement"].get<double>(), kind["ear"].get<double>() + 0.1);  // no coupling exceeds it
+    EXPECT_LE(kind["coupled_agreement"].get<double>(), kind["ear"].get<double>() + 0.1);  // No coupling can exceed it.
     EXPECT_GE(kind["greedy"]["speedup"], 1);
     EXPECT_EQ(kind["verify_seconds"].size(), 9u);
   }
-  EXPECT_EQ(report["kinds"][0]["bytes"], 0);  // a view takes no memory
+  EXPECT_EQ(report["kinds"][0]["bytes"], 0);  // Reading the high bits takes no memory.
   EXPECT_GT(report["kinds"][1]["bytes"], 10000);
   const nlohmann::json kept = choice_in(folder);
   EXPECT_EQ(kept["draft"], report["draft"]);
@@ -67,8 +67,8 @@ TEST(Draft, MeasuresEveryKindAndKeepsTheFastestForAuto) {
   }
 }
 
-// Towards temperature 0 both distributions are their likeliest token: a coupling agrees exactly as often as those do,
-// however small the number.
+// Towards temperature 0 both distributions become their likeliest token, so a coupling agrees exactly as often as these
+// tokens do, however small the temperature is.
 TEST(Draft, AgreesAsOftenAsDistributionsOverlapAtTheSmallestTemperatures) {
   const TestFolder folder;
   run_well(folder, "fidelio quantize " + kModel + " --method rtn --format int8g64zs8 -o q");
@@ -78,8 +78,9 @@ TEST(Draft, AgreesAsOftenAsDistributionsOverlapAtTheSmallestTemperatures) {
   EXPECT_LT(report["kinds"][1]["coupled_agreement"], 1);
 }
 
-// Tuned, a copy of as many bytes is nearer to the model: on windows that nothing was tuned on, and on answers to other
-// questions. Chosen by bytes it is kept even where no draft is worth its time. What is written is what was measured.
+// A tuned copy of as many bytes is nearer to the model, on windows that were not used in tuning and on answers to other
+// questions. If chosen by bytes, it is kept even where no draft is worth its time. The written copy is the measured
+// one.
 TEST(Draft, ATunedCopyAgreesMoreOften) {
   const TestFolder folder;
   run_well(folder, "fidelio quantize " + kModel + " --method rtn --format int8g64zs8 -o q");
@@ -103,11 +104,11 @@ TEST(Draft, ATunedCopyAgreesMoreOften) {
              drafted = nlohmann::json::parse(run_well(folder, generate + "auto").out);
   EXPECT_EQ(plain["ids"], drafted["ids"]);
   const std::vector<std::string> left = entries(folder / "q");
-  EXPECT_THAT(left, testing::Not(testing::Contains(HasSubstr("tun"))));  // no state, no untuned copy
+  EXPECT_THAT(left, testing::Not(testing::Contains(HasSubstr("tun"))));  // There is no state and no untuned copy.
 }
 
-// QSpec's own pair: one rotated set of 4-bit codes drafts with 4-bit activations and verifies with 16-bit ones. Questions
-// are answered as without drafts, text by text; how many drafts were right is told by task.
+// This is QSpec's own pair: one rotated set of 4-bit codes drafts with 4-bit activations and verifies with 16-bit ones.
+// Questions are answered as without drafts, text by text. The report says by task how many drafts were right.
 TEST(Draft, ActivationsOfFourBitsDraftForAnswersThatStayTheSame) {
   const TestFolder folder;
   run_well(folder, "fidelio quantize " + kModel + " --method rtn --format int4g32 --embedding bf16 --rotate -o q");
@@ -130,13 +131,16 @@ TEST(Draft, ActivationsOfFourBitsDraftForAnswersThatStayTheSame) {
     const auto& draft = task["draft"];
     EXPECT_GT(draft["accepted"], 0);
     EXPECT_LE(draft["accepted"], draft["judged"]);
-    EXPECT_LT(draft["judged"], draft["drafted"]);  // 4 bits are wrong now and then, and what follows is not judged
+    // 4 bits are wrong now and then, and drafts after a wrong one are not judged.
+    EXPECT_LT(draft["judged"], draft["drafted"]);
   }
-  EXPECT_NE(run_command(folder.path(), "fidelio eval q --text x --drafts 3").code, 0);  // of nothing
+  // There is no draft for --drafts.
+  EXPECT_NE(run_command(folder.path(), "fidelio eval q --text x --drafts 3").code, 0);
 }
 
-// A head of some tokens: what is read of it less and what it agrees less often are told beside the whole one, and it is
-// kept where it is chosen. quill-1m's head is a large part of it; by bytes a quarter of one is worth its misses.
+// A draft vocabulary is a head of some tokens. The report shows beside the whole head how much less of it is read and
+// how much less often it agrees, and it is kept where it is chosen. quill-1m's head is a large part of the model, so by
+// bytes a quarter of it is worth its misses.
 TEST(Draft, MayGuessFrequentTokensAlone) {
   const TestFolder folder;
   run_well(folder, "fidelio quantize " + kModel + " --method rtn --format int8g64zs8 -o q");
@@ -155,7 +159,8 @@ TEST(Draft, MayGuessFrequentTokensAlone) {
     return nlohmann::json::parse(run_well(folder, generate + how).out)["ids"];
   };
   nlohmann::json choice = choice_in(folder);
-  // The same with one that was chosen, whatever pays here, and one that has hardly any token of the answer.
+  // The same holds for a chosen draft vocabulary, whatever pays here, and for one that has hardly any token of the
+  // answer.
   for (const std::vector<int32_t>& tokens : {std::vector<int32_t>{}, {0}, {3, 2047}}) {
     choice["draft"] = "4";
     choice.erase("head_tokens");
@@ -173,11 +178,12 @@ TEST(Draft, MayGuessFrequentTokensAlone) {
     EXPECT_EQ(refused.code, 1) << damaged;
     EXPECT_THAT(refused.err, HasSubstr("\"head_tokens\": expected tokens from 0 to 2047, ascending")) << damaged;
   }
-  // A head of all is the whole one, of more too.
+  // A draft vocabulary of all tokens, or more, is the whole head.
   EXPECT_EQ(nlohmann::json::parse(run_well(folder, choose + "--head-tokens 5000").out)["kinds"].size(), 1u);
 }
 
-// Of the usual kinds those are tried that the model can have; one that was asked for is refused, before any work.
+// Those of the usual kinds are tried that the model can have. A kind that was asked for and is impossible is refused
+// before any work.
 TEST(Draft, AModelWithoutCodesIsOfferedCopies) {
   const TestFolder folder;
   copy_model(source_path("models/quill-1m"), folder / "q");
@@ -192,7 +198,7 @@ TEST(Draft, AModelWithoutCodesIsOfferedCopies) {
   EXPECT_THAT(asked.out + asked.err, testing::Not(HasSubstr("writing")));
 }
 
-// What would end it after minutes of measuring ends it before.
+// An error that would end the run after minutes of measuring ends it before.
 TEST(Draft, RefusesBeforeTheWork) {
   const TestFolder folder;
   run_well(folder, "fidelio quantize " + kModel + " --method rtn --format int8g64zs8 -o q");
@@ -221,8 +227,8 @@ TEST(Draft, RefusesBeforeTheWork) {
   EXPECT_THAT(refused(""), HasSubstr("is no draft of ours"));
 }
 
-// A run that was ended between the copy and the line that names it leaves a copy that the next one replaces; one that
-// cannot write its copy leaves the choice before.
+// A run that was ended between the copy and the line that names it leaves a copy that the next run replaces. A run that
+// cannot write its copy leaves the previous choice.
 TEST(Draft, AChoiceIsReplacedWhole) {
   const TestFolder folder;
   run_well(folder, "fidelio quantize " + kModel + " --method rtn --format int8g64zs8 -o q");
@@ -240,7 +246,7 @@ TEST(Draft, AChoiceIsReplacedWhole) {
   EXPECT_THAT(entries(folder / "q"), testing::Not(testing::Contains(HasSubstr("tmp"))));
 }
 
-// Either may be a .gguf file, whose tokens are those of the folder that it was made of.
+// Either may be a .gguf file, whose tokens are those of the folder that it was made from.
 TEST(Draft, AFileMayDraftAndBeDraftedFor) {
   const TestFolder folder;
   run_well(folder, "fidelio quantize " + kModel + " --method rtn --format int8g32 --embedding int8g32 -o q");
@@ -299,13 +305,13 @@ TEST(Draft, RefusesWhatDoesNotBelongTogether) {
   EXPECT_THAT(refused("fidelio draft q --kinds int99"), HasSubstr("is not a format"));
   EXPECT_THAT(refused("fidelio draft q --tune-steps 5"), HasSubstr("--tune"));
   EXPECT_THAT(refused("fidelio draft four --kinds 7"), HasSubstr("cut to 7 bits"));
-  // A choice for other weights, one that is damaged, a copy that is gone.
+  // These are a choice for other weights, a damaged one, and a missing copy.
   const auto write = [&](const std::string& text) { write_file_atomically(folder / "q/draft.json", text); };
   write(R"({"draft": "4", "weights_sha256": "0"})");
   EXPECT_THAT(refused(generate + "auto"), HasSubstr("chosen for other weights"));
   write("{");
   EXPECT_THAT(refused(generate + "auto"), HasSubstr("draft.json"));
-  // A folder that somebody else made may not name another one here.
+  // A folder from another person may not name another folder here.
   for (const char* named : {"four", "auto", "4+off", ""}) {
     write(nlohmann::json({{"draft", named}, {"weights_sha256", "0"}}).dump());
     EXPECT_THAT(refused(generate + "auto"), HasSubstr("expected lookup, copy or a number of bits")) << named;

@@ -1,4 +1,4 @@
-// Evaluation with the bundled models through the kernels that serve.
+// These tests evaluate the bundled models with the kernels that serve them.
 #include <gtest/gtest.h>
 
 #include <fstream>
@@ -24,7 +24,7 @@ std::unique_ptr<Runner> open_runner(const std::string& name, RunnerOptions optio
   return make_cpu_runner(Checkpoint::open(kModels + name), options);
 }
 
-// The figure of transformers in models/data/report.json, same protocol.
+// The expected figure is that of transformers in models/data/report.json, by the same protocol.
 TEST(Evaluation, PerplexityIsThatOfTransformers) {
   const Tokenizer tokenizer = Tokenizer::load(kModels + "quill-1m");
   const EvalText text = heldout(tokenizer);
@@ -43,7 +43,7 @@ TEST(Evaluation, AModelIsFaithfulToItselfExactly) {
   const Tokenizer tokenizer = Tokenizer::load(kModels + "quill-1m");
   const EvalText text = heldout(tokenizer);
   const auto reference = open_runner("quill-1m", {.isa = "", .mode = Activations::f32});
-  // The twin is fed in other batches, which must not change a bit.
+  // The second runner is fed in other batches, which must not change a bit.
   const auto twin =
       open_runner("quill-1m", {.isa = "", .max_rows = 100, .max_logit_rows = 33, .mode = Activations::f32});
   ThreadPool pool;
@@ -56,7 +56,8 @@ TEST(Evaluation, AModelIsFaithfulToItselfExactly) {
   EXPECT_EQ(report.mean_of(&FidelitySums::ear_raw).value, report.mean_of(&FidelitySums::top_k_mass).value);
 }
 
-// What a search measures of its source once: the same figures to the last bit, and the layers do not run again.
+// A search measures its source once. The kept streams give the same figures to the last bit without running the layers
+// again.
 TEST(Evaluation, KeptStreamsGiveTheSameFiguresWithoutTheLayers) {
   const Tokenizer tokenizer = Tokenizer::load(kModels + "quill-1m");
   const EvalText text = heldout(tokenizer);
@@ -75,16 +76,16 @@ TEST(Evaluation, KeptStreamsGiveTheSameFiguresWithoutTheLayers) {
   EXPECT_TRUE(kept.complete());
   EXPECT_FALSE(too_small.complete());
   reference->set_linear({0, Role::down}, reference->linear({1, Role::down}));
-  EXPECT_EQ(compare(Activations::a8, &kept), a8);       // the source as it was
-  EXPECT_NE(compare(Activations::a8, &too_small), a8);  // run again, with the weight that is there now
+  EXPECT_EQ(compare(Activations::a8, &kept), a8);       // The source is as it was.
+  EXPECT_NE(compare(Activations::a8, &too_small), a8);  // It runs again, with the present weight.
   const EvalText other{"other", "", std::vector<int32_t>(text.ids.begin(), text.ids.begin() + 300)};
   EXPECT_THROW(
       compare_models(*reference, *candidate, std::span(&other, 1), {.windows = {.context = 128}}, pool, {}, &kept),
       Error);
 }
 
-// A text of one window, by a model whose context no memory could hold: the cache is as long as the text, and what one
-// window cannot tell is not printed.
+// This evaluates a text of one window, by a model whose context no memory could hold. The cache is as long as the text,
+// and figures that one window cannot give are not printed.
 TEST(Evaluation, AShortTextNeedsNoMoreThanItHas) {
   const TestFolder folder;
   copy_model(kModels + "quill-1m", folder / "model");
@@ -98,7 +99,7 @@ TEST(Evaluation, AShortTextNeedsNoMoreThanItHas) {
   EXPECT_EQ(result.out.find("nan"), std::string::npos) << result.out;
 }
 
-// A bootstrap of few windows misses more often than 5 times of 100, and says so.
+// A bootstrap of few windows misses more often than 5 times in 100, and the output says so.
 TEST(Evaluation, IntervalsOfFewWindowsSayWhatTheyAreWorth) {
   const TestFolder folder;
   const std::string eval =

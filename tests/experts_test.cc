@@ -1,5 +1,5 @@
-// Mixtures of experts (ModelConfig::experts): that a mixture is what its definition says, and that every law of rows holds.
-// What transformers computes of the four families is in golden_test.cc.
+// These tests check mixtures of experts (ModelConfig::experts): that a mixture computes what its definition says, and
+// that every law of rows holds. golden_test.cc compares the four families with transformers.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -16,8 +16,8 @@ namespace {
 
 using testing::HasSubstr;
 
-// quill-1m as a Mixtral: every MLP E times, each copy with noise of its own (0: none), and a random router. Its files are
-// those of a Hugging Face folder.
+// Writes quill-1m as a Mixtral: every MLP occurs E times, each copy with noise of its own (0 means none), and the
+// router is random. The files are those of a Hugging Face folder.
 void write_mixture(const std::string& folder, int experts, int per_row, float noise) {
   const Checkpoint quill = Checkpoint::open(source_path("models/quill-1m"));
   std::filesystem::create_directories(folder);
@@ -61,9 +61,9 @@ std::vector<int32_t> some_ids(int64_t n) {
   return ids;
 }
 
-// Experts that are alike make the model that they were copied from, whoever is chosen: shares sum to 1 up to k roundings,
-// and a sum of k equal terms under them differs from the term by k + 1 roundings of its size. Those pass four layers, each
-// of which may make them larger; 2^-24 (k + 1) of every MLP's output is 3e-7.
+// Equal experts make the model that they were copied from, whichever are chosen. The shares sum to 1 up to k roundings,
+// and a sum of k equal terms under them differs from the term by k + 1 roundings of its size. These pass four layers,
+// each of which may make them larger; 2^-24 (k + 1) of every MLP's output is 3e-7.
 TEST(Experts, ThatAreAlikeAreOneMlp) {
   const TestFolder folder;
   write_mixture(folder / "m", 5, 3, 0);
@@ -74,8 +74,8 @@ TEST(Experts, ThatAreAlikeAreOneMlp) {
             3e-6);
 }
 
-// Every expert in a format of its own: what they hold, decoded to FP32, gives the same logits where activations are exact,
-// up to the order of sums (1e-5 as for any model of codes).
+// Every expert has a format of its own. The same weights, decoded to FP32, give the same logits where activations are
+// exact, up to the order of sums (1e-5 as for any model of codes).
 TEST(Experts, MayHaveAFormatEach) {
   const TestFolder folder;
   write_mixture(folder / "m", 6, 2, 0.2f);
@@ -106,7 +106,8 @@ TEST(Experts, MayHaveAFormatEach) {
 struct ExpertRowsLaw : testing::TestWithParam<std::string> {};
 INSTANTIATE_TEST_SUITE_P(Isa, ExpertRowsLaw, testing::ValuesIn(isa_names()), [](const auto& i) { return i.param; });
 
-// A row's logits are the same bits alone, in chunks, in one batch with other sequences, and with any number of threads.
+// The logits of a row have the same bits alone, in chunks, in one batch with other sequences, and with any number of
+// threads.
 TEST_P(ExpertRowsLaw, ARowDoesNotDependOnTheBatch) {
   const TestFolder folder;
   write_mixture(folder / "m", 7, 3, 0.3f);
@@ -130,7 +131,7 @@ TEST_P(ExpertRowsLaw, ARowDoesNotDependOnTheBatch) {
     RunnerOptions other = options;
     other.threads = 1;
     EXPECT_EQ(run_whole(*make_cpu_runner(quantised, other), ids, mode), whole);
-    // The last row beside those of two other sequences, whose experts are theirs.
+    // The last row runs beside those of two other sequences, which have experts of their own.
     Batch batch;
     const std::vector<int32_t> pages = first_pages(100), others = {8, 9}, third = {10, 11};
     const std::vector<int32_t> strange = some_ids(40);
@@ -143,8 +144,8 @@ TEST_P(ExpertRowsLaw, ARowDoesNotDependOnTheBatch) {
   }
 }
 
-// GPTQ sees an expert's own rows. What no row of the calibration text passes is rounded to nearest, and says so by having
-// no report; all others have one.
+// GPTQ gives an expert only its own rows. An expert that no row of the calibration text passes is rounded to nearest
+// and has no report; all others have one.
 TEST(Experts, ThatNoRowPassesAreRounded) {
   const TestFolder folder;
   write_mixture(folder / "m", 16, 1, 0.2f);
@@ -157,7 +158,7 @@ TEST(Experts, ThatNoRowPassesAreRounded) {
     if (id.expert >= 0) how.formats[id] = {parse_format("int4g32")};
   const auto runner = make_cpu_runner(source, exact_options());
   ThreadPool pool(2);
-  std::map<int, int> rounded, all;  // by layer
+  std::map<int, int> rounded, all;  // The key is the layer.
   quantize_model_gptq(*runner, source, calibration, how, pool, [&](const QuantizedLinear& q) {
     ++all[q.id.layer];
     rounded[q.id.layer] += !q.report;
@@ -175,7 +176,7 @@ TEST(Experts, ThatNoRowPassesAreRounded) {
   }
 }
 
-// One target, from a folder of somebody else's to a certified model that answers, and a draft in its own high bits that
+// One target leads from a stranger's folder to a certified model that answers, and to a draft by its own high bits that
 // changes no token.
 TEST(Experts, AreCompressedCertifiedAndDrafted) {
   const TestFolder folder;
@@ -199,7 +200,7 @@ TEST(Experts, AreCompressedCertifiedAndDrafted) {
   EXPECT_EQ(run(generate + "--draft lookup").out, plain);
 }
 
-// A plan for another program has the formats that it takes of experts, so that the export is not refused after the work.
+// A plan for another program has the formats that it accepts for experts, so the export is not refused after the work.
 TEST(Experts, ArePlannedForOtherPrograms) {
   const TestFolder folder;
   write_mixture(folder / "m", 4, 2, 0.1f);

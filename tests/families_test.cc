@@ -1,5 +1,6 @@
-// What holds of every family beside its logits (golden_test.cc): calibration walks the model that is run, it can be
-// quantised, what is written opens again, sensitivity measures it, and exports refuse what their readers cannot open.
+// These tests check what holds for every family besides its logits (golden_test.cc). Calibration goes through the model
+// that runs, the model can be quantised, the written model opens again, sensitivity measures it, and exports refuse
+// what their readers cannot open.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -46,7 +47,8 @@ INSTANTIATE_TEST_SUITE_P(All, Families, testing::ValuesIn(kFamilyModels), [](con
 INSTANTIATE_TEST_SUITE_P(Experts, Families, testing::ValuesIn(kExpertModels),
                          [](const auto& info) { return info.param; });
 
-// A layer in its four stops, as calibration goes, is the layer in one piece: the same operations, so the same bits.
+// Calibration runs a layer in four steps. The result is that of the layer in one piece, with the same operations and
+// hence the same bits.
 TEST_P(Families, CalibrationWalksTheModelThatRuns) {
   const ModelConfig& c = checkpoint.config();
   const auto whole = runner(), walked = runner();
@@ -72,13 +74,13 @@ TEST_P(Families, CalibrationWalksTheModelThatRuns) {
   }
 }
 
-// GPTQ of every linear of the layers, written and opened again. Steps of 8 bits are 17 times smaller than those of 4
-// (254 / 15), and so is the error of logits while it is small; a sixth leaves room for rounding errors that meet by
-// chance and for 4 bits, whose error saturates. At 8 bits a weight of a group of 32 normals errs by
-// (2.1 / 127) / sqrt(12) = 0.5% of its size, 4 L + 1 <= 21 linears in a row by 2.2% if nothing is amplified: 10% is
-// allowed. Where a row's second choice of experts is all but as good as its first, an error of any size changes the
-// choice and then the row as a whole, and a little all rows behind it: with experts it is the row in the middle that
-// must be near.
+// GPTQ quantises every linear of the layers, and the model is written and opened again. Steps of 8 bits are 17 times
+// smaller than those of 4 (254 / 15), and so is the error of logits while it is small. The bound of a sixth leaves room
+// for rounding errors that add up by chance and for 4 bits, whose error saturates. At 8 bits a weight of a group of 32
+// normals errs by (2.1 / 127) / sqrt(12) = 0.5% of its size, and 4 L + 1 <= 21 linears in a row err by 2.2% if nothing
+// is amplified, so 10% is allowed. If a row's second choice of experts is almost as good as its first, an error of any
+// size changes the choice and then the row as a whole, and slightly all rows after it. With experts, therefore, the
+// median row must be near.
 TEST_P(Families, QuantisedModelsAreNearAndOpenAgain) {
   const auto exact = runner();
   const std::vector<float> want = run_whole(*exact, ids, Activations::f32);
@@ -113,7 +115,7 @@ TEST_P(Families, QuantisedModelsAreNearAndOpenAgain) {
   EXPECT_LT(errors[0], errors[1] / 6);
 }
 
-// Unchanged linears, written once more: the same logits, bit for bit, under the project's own names.
+// Unchanged linears are written once more. The logits are the same, bit for bit, and the names are the project's own.
 TEST_P(Families, ADenseCheckpointIsTheSameModel) {
   const TestFolder folder;
   write_checkpoint(folder / "dense", checkpoint, {}, nullptr, nlohmann::json::object());
@@ -125,8 +127,8 @@ TEST_P(Families, ADenseCheckpointIsTheSameModel) {
   EXPECT_EQ(run_whole(*mine, ids, Activations::f32), run_whole(*source, ids, Activations::f32));
 }
 
-// KL of one linear at 2 bits through the meter, which runs the layers behind it alone, and from whole logits. Both are
-// sums of 47 rows in double over FP32 logits of one runner; rows of a step have the same bits in any batch.
+// KL of one linear at 2 bits is measured by the meter, which runs only the layers after it, and from whole logits. Both
+// are sums of 47 rows in double over FP32 logits of one runner, and rows of a step have the same bits in any batch.
 TEST_P(Families, TheMeterMeasuresWhatLogitsSay) {
   const auto measured = runner(), plain = runner();
   ThreadPool pool(1);
@@ -144,7 +146,7 @@ TEST_P(Families, TheMeterMeasuresWhatLogitsSay) {
   const std::vector<float> q = run_whole(*plain, ids, Activations::f32);
   const auto v = static_cast<size_t>(checkpoint.config().v);
   double sum = 0;
-  for (size_t row = 0; row + 1 < ids.size(); ++row) {  // the last predicts nothing that is in the text
+  for (size_t row = 0; row + 1 < ids.size(); ++row) {  // The last row predicts no token of the text.
     double totals[2] = {0, 0}, expected = 0;
     for (size_t k = 0; k < v; ++k)
       totals[0] += std::exp(double{p[row * v + k]}), totals[1] += std::exp(double{q[row * v + k]});
@@ -154,7 +156,7 @@ TEST_P(Families, TheMeterMeasuresWhatLogitsSay) {
   }
   const double want = sum / static_cast<double>(ids.size() - 1);
   EXPECT_GT(kl, 1e-6);
-  EXPECT_NEAR(kl, want, 1e-3 * want + 1e-7);  // the meter's exponentials are FP32: core/fast_exp.h
+  EXPECT_NEAR(kl, want, 1e-3 * want + 1e-7);  // The meter's exponentials are FP32 (core/fast_exp.h).
 }
 
 TEST(FamilyExports, RefuseByNameWhatReadersCannotOpen) {

@@ -1,4 +1,4 @@
-// What somebody meets in the first hour, run as they run it: slips of the pen, defaults, pipes, a chat, the installation.
+// These tests run what a new user meets in the first hour: typing errors, defaults, pipes, a chat, the installation.
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -40,7 +40,8 @@ TEST(FirstHour, TheVersionSaysWhatWasBuilt) {
               MatchesRegex("fidelio [0-9.]+, commit [0-9a-f]+\\+?, cpu [a-z0-9]+, with(out)? CUDA\n"));
 }
 
-// Somebody who considers a download has config.json first. Sizes from it are those of the files, but for their headers.
+// A user who considers a download has config.json first. Sizes computed from it are those of the files, except for
+// their headers.
 TEST(FirstHour, ADryRunOfAConfigAloneTellsSizes) {
   const TestFolder folder;
   const std::string source = source_path("models/quill-1m");
@@ -52,13 +53,13 @@ TEST(FirstHour, ADryRunOfAConfigAloneTellsSizes) {
   const auto near = [&](int64_t row, const std::string& file) {
     const auto real = static_cast<int64_t>(std::filesystem::file_size(file));
     EXPECT_LT(row, real);
-    EXPECT_LT(real - row, 64'000) << file;  // the header
+    EXPECT_LT(real - row, 64'000) << file;  // The difference is the header.
   };
   near(sizes["sizes"][0]["bytes"], source + "/model.safetensors");
   const auto format = sizes["sizes"][2]["format"].get<std::string>();
   run(folder, "fidelio quantize " + kModel + " --method rtn --format " + format + " --embedding " + format + " -o q");
   near(sizes["sizes"][2]["bytes"], folder.path() + "/q/model.safetensors");
-  // What the run with weights foresees is the same, for as many tokens.
+  // The run with weights predicts the same for as many tokens.
   const json whole =
       report(folder, "fidelio compress " + kModel + " --dry-run --formats int6g64zs8,int8g64zs8 -o out --ear 0.98");
   EXPECT_EQ(sizes["disk_bytes"], whole["disk_bytes"]);
@@ -66,7 +67,7 @@ TEST(FirstHour, ADryRunOfAConfigAloneTellsSizes) {
   EXPECT_THAT(run(folder, dry + "--ear 0.98").out,
               AllOf(HasSubstr("Not known without the weights"), HasSubstr("A tokenizer is not there")));
   EXPECT_THAT(run(folder, dry + "--bits 2").out, HasSubstr("No plan of these formats fits"));
-  // Without --dry-run the weights are missed, and codes' sizes are in their files.
+  // Without --dry-run the missing weights are reported. The sizes of codes are only in their files.
   EXPECT_THAT(run_command(folder.path(), "fidelio compress config-alone --ear 0.98 -o out").err,
               HasSubstr("its weights are missing"));
   json config = json::parse(read_text_file(folder.path() + "/config-alone/config.json"));
@@ -75,7 +76,7 @@ TEST(FirstHour, ADryRunOfAConfigAloneTellsSizes) {
   EXPECT_THAT(run_command(folder.path(), dry + "--ear 0.98").err, HasSubstr("says that they are quantised"));
 }
 
-// "-" is standard output elsewhere; here it was a folder or file of that name.
+// "-" is standard output elsewhere; here it once became a folder or file of that name.
 TEST(FirstHour, NothingIsCalledDash) {
   const TestFolder folder;
   write_file_atomically(folder.path() + "/ids.json", "[1]");
@@ -143,7 +144,7 @@ TEST(FirstHour, FormatsOfOtherProgramsAreExplained) {
   }
 }
 
-// The first look at an unknown model costs seconds, and the words at its end say how to get the better one.
+// The first try of an unknown model takes seconds, and its last words say how to get the better one.
 TEST(FirstHour, QuantizeRoundsUnlessItIsAskedToCalibrate) {
   const TestFolder folder;
   const std::string quantize = "fidelio quantize " + kModel + " --format int4g64zs8 ";
@@ -215,7 +216,7 @@ TEST(FirstHour, GenerateTakesAPipeAndStops) {
   const json given = report(folder, ask + " -p " + question);
   EXPECT_EQ(report(folder, "printf %s " + question + " | " + ask)["ids"], given["ids"]);
   EXPECT_EQ(report(folder, "printf %s " + question + " | " + ask + " -p -")["ids"], given["ids"]);
-  // What is printed piece by piece is the text up to the stop string, wherever tokens cut it.
+  // The text printed piece by piece ends before the stop string, wherever tokens cut it.
   const std::string whole = given["text"];
   ASSERT_GT(whole.size(), 8u);
   const std::string stop = whole.substr(whole.size() / 2, 3);
@@ -223,7 +224,7 @@ TEST(FirstHour, GenerateTakesAPipeAndStops) {
   EXPECT_EQ(run(folder, ask + " -p " + question + " --stop '" + stop + "'").out, cut + "\n");
   EXPECT_EQ(report(folder, ask + " -p " + question + " --stop '" + stop + "'")["text"], cut);
   EXPECT_LE(report(folder, "fidelio generate " + kModel + " -p The -n 3")["ids"].size(), 3u);
-  // What may be repeated leaves the word behind its value to be the model.
+  // An option that may be repeated leaves the word after its value to be the model.
   EXPECT_EQ(
       report(folder, "fidelio generate --chat -n 40 -p " + question + " --stop '" + stop + "' " + kTalker)["text"],
       cut);
@@ -232,25 +233,25 @@ TEST(FirstHour, GenerateTakesAPipeAndStops) {
   EXPECT_THAT(unread.err, HasSubstr("cannot read the prompt from standard input: Is a directory"));
 }
 
-// A model that chats often has nothing to add to a bare question, and nothing was all that one saw.
+// A chat model often has nothing to add to a bare question, and the user once saw nothing at all.
 TEST(FirstHour, AnEmptyAnswerPointsToTheChatTemplate) {
   const TestFolder folder;
   const auto err = [&](const std::string& options) {
     return run(folder, "fidelio generate " + kTalker + " --temperature 0 -n 4 " + options).err;
   };
   EXPECT_THAT(err("-p 'What is 12 + 30?'"), HasSubstr("It has a chat template: --chat asks in it"));
-  EXPECT_THAT(err("-p 'What is 12 + 30?'"), Not(HasSubstr("[")));  // no clock, no level: a plain line
+  EXPECT_THAT(err("-p 'What is 12 + 30?'"), Not(HasSubstr("[")));  // It is a plain line, without clock and level.
   EXPECT_EQ(err("-p 'What is 12 + 30?' --chat"), "");
   EXPECT_EQ(err("-p 'The package'"), "");
 }
 
-// The answers of a chat, from what it prints into a pipe: a line each.
+// Returns the answers of a chat that prints into a pipe, a line each.
 std::string answers_to(const TestFolder& folder, const std::string& typed, const std::string& options = "") {
   write_file_atomically(folder / "typed", typed);
   return run(folder, "fidelio chat " + kTalker + " -n 12 " + options + " < typed").out;
 }
 
-// What a person pastes or writes over several lines is one message: the model answers once.
+// A text that a person pastes or writes over several lines is one message, which the model answers once.
 TEST(FirstHour, AMessageMayHaveSeveralLines) {
   const TestFolder folder;
   const auto lines = [&](const std::string& typed) {
@@ -259,7 +260,7 @@ TEST(FirstHour, AMessageMayHaveSeveralLines) {
   };
   const auto one = lines("What is 3 + 4?\n");
   EXPECT_EQ(lines("\"\"\"\nWhat is 3 + 4?\n\"\"\"\n"), one);
-  // All ways to write two lines are the same message, and another one than either line.
+  // All ways to write two lines give the same message, which differs from either line.
   const std::string quoted = answers_to(folder, "\"\"\"What is\n3 + 4?\"\"\"\n", "--temperature 0"),
                     continued = answers_to(folder, "What is\\\n3 + 4?\n", "--temperature 0"),
                     apart = answers_to(folder, "What is\n3 + 4?\n", "--temperature 0");
@@ -267,7 +268,7 @@ TEST(FirstHour, AMessageMayHaveSeveralLines) {
   EXPECT_NE(quoted, apart);
 }
 
-// As `serve` has it: what the model recommends, unless options or --no-recommended say otherwise.
+// The recommended sampling holds, as in `serve`, unless options or --no-recommended say otherwise.
 TEST(FirstHour, AChatSamplesAsTheModelRecommends) {
   const TestFolder folder;
   const json recommended = json::parse(read_text_file(source_path("models/quill-26m/generation_config.json")));
@@ -279,12 +280,12 @@ TEST(FirstHour, AChatSamplesAsTheModelRecommends) {
   EXPECT_THAT(shown("--temperature 0.125"), HasSubstr("top-p " + number(recommended["top_p"]) + ","));
   EXPECT_THAT(shown("--no-recommended"), HasSubstr("temperature 0,"));
   const std::string set = answers_to(folder, "/set top-k 7\n/set top-p 3\n/set nothing 1\n/set\n");
-  EXPECT_THAT(set, HasSubstr("top_p"));  // the refusal
+  EXPECT_THAT(set, HasSubstr("top_p"));  // It is part of the refusal.
   EXPECT_THAT(set, HasSubstr("/set nothing: expected temperature"));
   EXPECT_THAT(set.substr(set.rfind("temperature ")), HasSubstr("top-k 7,"));
 }
 
-// Many models, and most that come from GGUF files, name their end and no more.
+// Many models, and most that come from GGUF files, name their end token and recommend nothing.
 TEST(FirstHour, AChatIsGreedyWhereTheModelRecommendsNothing) {
   const TestFolder folder;
   std::filesystem::copy(source_path("models/quill-26m"), folder.path() + "/silent");
@@ -317,11 +318,11 @@ TEST(FirstHour, AChatHasCommands) {
   for (const char* part : {"/reset", "Ctrl-C stops an answer", "The system message is set", "There is no /nonsense",
                            "A new conversation begins."})
     EXPECT_THAT(result.out, HasSubstr(part));
-  EXPECT_THAT(result.out, Not(HasSubstr("\033")));  // no colours into a pipe
+  EXPECT_THAT(result.out, Not(HasSubstr("\033")));  // There are no colours in a pipe.
 }
 
-// Lines may end as Windows ends them. A message for which a conversation has no room begins a new one, unless it would
-// fill that too.
+// Lines may end as on Windows. A message for which a conversation has no room begins a new one, unless it would fill
+// that, too.
 TEST(FirstHour, AChatGoesOnWhereItsContextIsFull) {
   const TestFolder folder;
   EXPECT_EQ(run(folder, "printf '/exit\\r\\nnever\\r\\n' | fidelio chat " + kTalker).out, "");
@@ -335,7 +336,7 @@ TEST(FirstHour, AChatGoesOnWhereItsContextIsFull) {
   EXPECT_EQ(result.out.find("left out", out + 10), std::string::npos) << result.out;
 }
 
-// A program at a terminal of its own.
+// This runs the program at a pseudo-terminal of its own.
 class Terminal {
  public:
   explicit Terminal(const std::vector<std::string>& words) {
@@ -346,7 +347,8 @@ class Terminal {
     for (const std::string& word : words) arguments.push_back(const_cast<char*>(word.c_str()));
     arguments.push_back(nullptr);
     ::setenv("TERM", "xterm", 1);
-    for (int signal : {SIGINT, SIGTERM, SIGHUP}) ::signal(signal, SIG_DFL);  // what runs the tests may ignore them
+    // The program that runs the tests may ignore them.
+    for (int signal : {SIGINT, SIGTERM, SIGHUP}) ::signal(signal, SIG_DFL);
     ::execv(FIDELIO_PROGRAM, arguments.data());
     ::_exit(127);
   }
@@ -359,7 +361,7 @@ class Terminal {
     check(::write(fd_, text.data(), text.size()) == static_cast<ssize_t>(text.size()), "cannot type");
   }
   void send(int signal) const { ::kill(child_, signal); }
-  // Reads until `text` has come since the last call; false after `seconds`.
+  // Reads until `text` has arrived since the last call. Returns false if it has not within a minute.
   bool wait_for(const std::string& text) {
     const bool found = wait([&] { return seen_.find(text) != std::string::npos; });
     if (found) seen_.erase(0, seen_.find(text) + text.size());
@@ -376,7 +378,7 @@ class Terminal {
   }
 
  private:
-  // Reads until it holds, a minute has passed or there is no more to read.
+  // Reads until the condition holds, a minute has passed or there is no more to read.
   bool wait(const std::function<bool()>& holds) {
     const auto end = std::chrono::steady_clock::now() + std::chrono::minutes(1);
     while (!holds() && std::chrono::steady_clock::now() < end) {
@@ -395,7 +397,7 @@ class Terminal {
   std::string seen_;
 };
 
-// What needs one is left out, and ctest says so, where there is none: in a bare chroot without /dev/pts.
+// These tests are skipped, and ctest says so, where there is no pseudo-terminal, as in a bare chroot without /dev/pts.
 class AtATerminal : public testing::Test {
  protected:
   void SetUp() override {
@@ -407,15 +409,15 @@ class AtATerminal : public testing::Test {
 };
 
 TEST_F(AtATerminal, ControlCStopsAnAnswerAndTheChatGoesOn) {
-  // A base model that never stops by itself, and a context that it would take long to fill.
+  // The base model never stops by itself, and its context takes long to fill.
   Terminal chat({"fidelio", "chat", source_path("models/quill-26m"), "-n", "900", "--temperature", "5", "--seed", "1",
                  "--threads", "1"});
   ASSERT_TRUE(chat.wait_for("/help lists the commands")) << chat.seen();
   ASSERT_TRUE(chat.wait_for("> ")) << chat.seen();
   chat.type("Tell me everything.\n");
   ASSERT_TRUE(chat.wait_for("everything.")) << chat.seen();
-  // The line may be echoed twice, by the terminal and by the editor; what is longer is of the answer, before which
-  // Ctrl-C would end the chat.
+  // The line may be echoed twice, by the terminal and by the editor. Further text belongs to the answer; Ctrl-C before
+  // it would end the chat.
   ASSERT_TRUE(chat.wait_for_more(200)) << chat.seen();
   chat.type("\003");
   ASSERT_TRUE(chat.wait_for(", stopped]")) << chat.seen();
@@ -424,7 +426,7 @@ TEST_F(AtATerminal, ControlCStopsAnAnswerAndTheChatGoesOn) {
   EXPECT_EQ(chat.exit_code(), 0);
 }
 
-// Once at the prompt, as a moment after an answer has ended, is no reason to lose the conversation.
+// One Ctrl-C at the prompt, perhaps a moment after an answer has ended, does not lose the conversation.
 TEST_F(AtATerminal, ControlCAtThePromptEndsTheChatTheSecondTime) {
   const TestFolder folder;
   ::setenv("XDG_STATE_HOME", folder.path().c_str(), 1);
@@ -441,11 +443,11 @@ TEST_F(AtATerminal, ControlCAtThePromptEndsTheChatTheSecondTime) {
   ASSERT_TRUE(chat.wait_for("> ")) << chat.seen();
   chat.type("\003");
   EXPECT_EQ(chat.exit_code(), 0);
-  // What was sent is there for the next chat.
+  // The sent line is available in the next chat.
   EXPECT_THAT(read_text_file(folder / "fidelio/chat-history"), HasSubstr("Hello."));
 }
 
-// Terminals put marks around what is pasted.
+// Terminals put marks around pasted text.
 TEST_F(AtATerminal, APastedTextIsOneMessage) {
   const TestFolder folder;
   ::setenv("XDG_STATE_HOME", folder.path().c_str(), 1);
@@ -460,7 +462,7 @@ TEST_F(AtATerminal, APastedTextIsOneMessage) {
   EXPECT_EQ(chat.seen().find("tokens/s"), std::string::npos) << "a second answer";
 }
 
-// A long message is read in parts, between which it may be stopped: before a first token there is none.
+// A long message is read in parts, between which it may be stopped; no token has been generated then.
 TEST_F(AtATerminal, ControlCStopsTheReadingOfALongMessage) {
   Terminal chat({"fidelio", "chat", source_path("models/quill-26m"), "--threads", "1", "--isa", "portable"});
   ASSERT_TRUE(chat.wait_for("> ")) << chat.seen();
@@ -468,7 +470,7 @@ TEST_F(AtATerminal, ControlCStopsTheReadingOfALongMessage) {
   for (int i = 0; i < 900; ++i) words += "one ";
   chat.type(words + "end.\n");
   ASSERT_TRUE(chat.wait_for("end.")) << chat.seen();
-  ::usleep(300000);  // the first half of it takes longer: a second on one thread
+  ::usleep(300000);  // The first half of it takes longer, about a second on one thread.
   chat.type("\003");
   EXPECT_TRUE(chat.wait_for("[0 tokens")) << chat.seen();
   EXPECT_TRUE(chat.wait_for(", stopped]")) << chat.seen();
@@ -495,18 +497,18 @@ TEST_F(AtATerminal, AChatSaysWhatItsTemplateRefusesAndGoesOn) {
   ASSERT_TRUE(chat.wait_for("tokens/s")) << chat.seen();
   chat.type("/exit\n");
   EXPECT_EQ(chat.exit_code(), 0);
-  // Who reads from a pipe is told by the exit status.
+  // The exit status reports it where input comes from a pipe.
   EXPECT_EQ(run_command(folder.path(), "echo Hello. | fidelio chat model --system 'Be brief.'").code, 1);
 }
 
-// What was quantised waits for the same command, which ends with the bytes of a run that nobody disturbed.
+// Finished parts are kept for the same command, which ends with the same bytes as an undisturbed run.
 TEST_F(AtATerminal, AnInterruptSaysWhatIsKeptAndTheSameCommandGoesOn) {
   const TestFolder folder;
   const std::vector<std::string> words = {"fidelio",  "quantize",   source_path("models/quill-26m"),
                                           "--format", "int4g64zs8", "--calibration-tokens",
                                           "2048",     "-o",         folder / "out"};
   Terminal quantize(words);
-  ASSERT_TRUE(quantize.wait_for("[1/2] quantising")) << quantize.seen();  // the bar
+  ASSERT_TRUE(quantize.wait_for("[1/2] quantising")) << quantize.seen();  // This is the bar.
   const auto parts = [&] {
     int64_t count = 0;
     std::error_code none;
@@ -527,12 +529,12 @@ TEST_F(AtATerminal, AnInterruptSaysWhatIsKeptAndTheSameCommandGoesOn) {
   run(folder, command + "whole");
   EXPECT_FALSE(std::filesystem::exists(folder / "out.journal"));
   for (const std::string& name : entries(folder / "whole"))
-    if (name != "README.md") {  // which names its folder
+    if (name != "README.md") {  // The card names its folder.
       EXPECT_EQ(read_text_file(folder / "out" + "/" + name), read_text_file(folder / "whole" + "/" + name)) << name;
     }
 }
 
-// Whoever ends the program, not the keyboard alone: nothing is left, and the exit status names the signal.
+// Any signal may end the program, not only the keyboard's: nothing is left, and the exit status names the signal.
 TEST_F(AtATerminal, EverySignalThatCanBeHeardLeavesNothing) {
   for (int signal : {SIGINT, SIGTERM, SIGHUP}) {
     const TestFolder folder;
@@ -547,7 +549,7 @@ TEST_F(AtATerminal, EverySignalThatCanBeHeardLeavesNothing) {
 
 TEST(FirstHour, AClosedPipeIsNoError) {
   const TestFolder folder;
-  // More than a pipe holds, read by somebody who stops after a line.
+  // The output is more than a pipe holds, and the reader stops after a line.
   const CommandResult result =
       run_command(folder.path(),
                   "{ fidelio inspect " + kTalker + " --json - 2>err; echo $? >code; } | head -c 10; cat err; cat code");
@@ -571,7 +573,7 @@ TEST(FirstHour, TheCacheOfTheHubIsExplained) {
   EXPECT_THAT(run_command(folder.path(), "fidelio inspect ''").err, HasSubstr("expected the folder of a model"));
 }
 
-// Who prints to a full disk is told so by every verb, not by --json - alone.
+// Every verb reports a full disk at standard output, not only --json -.
 TEST(FirstHour, WhatCannotBePrintedIsAnError) {
   const TestFolder folder;
   for (const std::string& command : {"fidelio inspect " + kModel, "fidelio tokenize " + kModel + " --text Hello",
@@ -585,20 +587,21 @@ TEST(FirstHour, WhatCannotBePrintedIsAnError) {
   }
 }
 
-// The streams that a shell closed are not taken by files and pipes of the program, which would get what it prints.
+// Files and pipes of the program do not get the numbers of streams that a shell closed; otherwise they would get what
+// it prints.
 TEST(FirstHour, ClosedStreamsAreNobodyElses) {
   const TestFolder folder;
   run(folder, "fidelio quantize " + kModel + " --method rtn --format int4g32 -o open");
-  // What was printed is lost, which the exit status says; what was made is whole.
+  // The printed text is lost, which the exit status reports; the outputs are complete.
   EXPECT_EQ(
       run_command(folder.path(), "fidelio quantize " + kModel + " --method rtn --format int4g32 -o closed <&- >&- 2>&-")
           .code,
       1);
   for (const std::string& name : entries(folder / "open"))
-    if (name != "README.md") {  // which names its folder
+    if (name != "README.md") {  // The card names its folder.
       EXPECT_EQ(read_text_file(folder / "open" + "/" + name), read_text_file(folder / "closed" + "/" + name)) << name;
     }
-  // More than a pipe of signals would bear.
+  // The output is more than the signal pipe would hold, if that had got the number of a closed stream.
   EXPECT_EQ(run_command(folder.path(), "fidelio inspect " + kModel + " <&- >&-").code, 1);
 }
 
@@ -614,7 +617,7 @@ TEST(FirstHour, WholeNumbersAreTakenAsTheyAreWritten) {
     EXPECT_EQ(result.code, 2) << option;
     EXPECT_THAT(result.err, HasSubstr(words)) << option;
   }
-  // As long as may be: to the end of the context.
+  // The answer may be as long as the context allows.
   const std::string longest = " -n 9223372036854775807 --threads 1";
   EXPECT_EQ(report(folder, "fidelio generate " + kModel + " -p Hi" + longest)["finish_reason"].is_string(), true);
 }
@@ -648,7 +651,7 @@ TEST(FirstHour, ACertificateCanBeMeasuredOnOwnText) {
   EXPECT_THAT(run_command(folder.path(), certify + " --text tiny.txt").err, HasSubstr("too little to certify with"));
 }
 
-// Who types help, or nothing, gets help; a screen of it, and all of it for the asking.
+// A user who types help, or nothing, gets help: a screen of it, or all of it on request.
 TEST(FirstHour, HelpIsAScreenAndMoreForTheAsking) {
   const TestFolder folder;
   const CommandResult bare = run_command(folder.path(), "fidelio");
@@ -674,7 +677,7 @@ TEST(FirstHour, HelpIsAScreenAndMoreForTheAsking) {
   EXPECT_THAT(run(folder, "fidelio help compress").out, HasSubstr("The model to compress"));
 }
 
-// What a model is fits on a screen; every matrix is there for the asking.
+// The description of a model fits on a screen, and every matrix is listed on request.
 TEST(FirstHour, InspectIsAScreen) {
   const TestFolder folder;
   run(folder, "fidelio quantize " + kModel + " --format int4g64zs8 -o made");
@@ -687,13 +690,13 @@ TEST(FirstHour, InspectIsAScreen) {
     EXPECT_THAT(some, testing::ContainsRegex(fmt::format("{} +{} ", format, count)));
   EXPECT_THAT(some, Not(HasSubstr("layers.0.q")));
   EXPECT_THAT(all, HasSubstr("layers.0.q"));
-  // The file's bits count all of it, the memory's the matrices as they are held.
+  // The bits of the file count all of it, the bits in memory only the matrices as they are held.
   int64_t held = 0;
   for (const json& tensor : about["tensors"]) held += tensor["bytes"].get<int64_t>();
   EXPECT_EQ(about["matrix_bytes"], held);
 }
 
-// Verbs as --help lists them, under headings and before its examples.
+// Returns the verbs as --help lists them, under headings and before its examples.
 std::vector<std::string> verbs_of_help(const std::string& help) {
   std::istringstream lines(help.substr(0, help.find("Examples:")));
   std::vector<std::string> verbs;
@@ -707,7 +710,7 @@ TEST(FirstHour, HelpSaysWhatHoldsWhereNothingIsGiven) {
   const TestFolder folder;
   EXPECT_THAT(run(folder, "fidelio serve --help").out, HasSubstr("0 = a free one (default: 8000)"));
   EXPECT_THAT(run(folder, "fidelio bench model --help").out, HasSubstr("Lengths of prompts; 0 = skip (default: 512)"));
-  // One that is not asked for has no number, and none is said twice.
+  // An option that is not given has no number, and no default is printed twice.
   EXPECT_THAT(run(folder, "fidelio compress --help").out, HasSubstr("this many bits a parameter of the whole file\n"));
   for (const std::string& verb : verbs_of_help(run(folder, "fidelio --help").out)) {
     std::istringstream lines(run(folder, "fidelio " + verb + " --help-all").out);
@@ -726,7 +729,7 @@ TEST(FirstHour, BenchTakesLists) {
   const json rows = report(folder, "fidelio bench model " + kModel + " " + kModel +
                                        " --pp 8,16 --tg 0,4 --mixed 0,8 --depth 0,32 --batch 1,2 --activations a16,a8 "
                                        "-r 1")["rows"];
-  // models, modes, depths; two prompts, and two batches of the one tg and of the one chunk
+  // These are models, modes and depths, times two prompts, and two batches of the one tg and of the one chunk.
   EXPECT_EQ(rows.size(), 2u * 2 * 2 * (2 + 2 + 2));
   const json last = rows.back();
   EXPECT_EQ(last["test"], "mixed8 x2 @ d32");
@@ -742,7 +745,7 @@ TEST(FirstHour, ReportsAndPagesSayWhereTheyCameFrom) {
   const std::string page = read_text_file(folder / "noise.html");
   for (const char* part : {"fit: ", "noise²", "stroke-dasharray", "--levels 0.005,0.01,0.3", "commit", " UTC;"})
     EXPECT_THAT(page, HasSubstr(part));
-  // It can be published: the command is there, and where the files lie is not.
+  // The page can be published: it has the command, and not the places of the files.
   EXPECT_THAT(page, HasSubstr("fidelio noise quill-1m --text text.txt"));
   EXPECT_THAT(page, Not(HasSubstr(source_path("models"))));
   const json report = json::parse(read_text_file(folder / "noise.json"));
@@ -775,7 +778,7 @@ TEST(FirstHour, TheInstallationIsComplete) {
   EXPECT_EQ(complete("fidelio bench s", 2), "sampling speculate serve\n");
   EXPECT_THAT(complete("fidelio quantize --keep", 2), HasSubstr("--keep-embedding"));
   EXPECT_THAT(read_text_file(folder / "usr/share/doc/fidelio/texts.md"), HasSubstr("PostgreSQL licence"));
-  // Installed, it has its texts.
+  // The installed program has its texts.
   run(folder, "'" + program + "' quantize " + kModel + " --format int4g64zs8 --calibration-tokens 1024 -o out");
 }
 

@@ -1,6 +1,7 @@
-// GGUF files of mixtures of experts, as llama.cpp's own converter makes them of the tiny models (tools/make_gguf_goldens.py):
-// the same model as the folder, and what is wrong with others is named. A file's data are the model's in another order,
-// so it is made here again from its header, and held to the SHA-256 of the converter's file.
+// These tests read GGUF files of mixtures of experts, as llama.cpp's own converter makes them from the tiny models
+// (tools/make_gguf_goldens.py). Such a file is the same model as the folder, and faults of other files are named. The
+// data of a file is the model's in another order, so the file is rebuilt here from its header and compared with the
+// SHA-256 of the converter's file.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -24,12 +25,12 @@ std::string text(const std::string& value) { return u64(value.size()) + value; }
 
 struct StoredTensor {
   std::string name;
-  std::vector<uint64_t> sizes;  // the fastest first
+  std::vector<uint64_t> sizes;  // The fastest dimension comes first.
   uint32_t type = 0;
   std::string data;
 };
 
-// A file in parts that a test may change.
+// This is a file in parts that a test may change.
 struct Parts {
   uint64_t key_count = 0;
   std::string keys;
@@ -41,7 +42,7 @@ struct Parts {
   void drop(const std::string& name) {
     std::erase_if(tensors, [&](const StoredTensor& t) { return t.name == name; });
   }
-  // Type 4 is u32, 6 F32, 7 bool.
+  // Type 4 is u32, 6 is F32 and 7 is bool.
   void add_key(const std::string& key, uint32_t type, const std::string& value) {
     keys += text(key) + u32(type) + value;
     ++key_count;
@@ -69,7 +70,7 @@ class GgufExperts : public testing::TestWithParam<std::string> {
  protected:
   void SetUp() override { open(GetParam()); }
 
-  // The folder as llama.cpp computes it: without a window.
+  // Opens the folder as llama.cpp computes it, without a window.
   void open(const std::string& name) {
     source_ = folder_ / "source";
     copy_model(tiny_model(name), source_);
@@ -92,7 +93,8 @@ class GgufExperts : public testing::TestWithParam<std::string> {
   static std::string bytes_of(const std::vector<T>& values) {
     return {reinterpret_cast<const char*>(values.data()), values.size() * sizeof(T)};
   }
-  // Rows of q or k as llama.cpp's llama and granite turn them: 2i and 2i + 1 together, which were i and i + e/2.
+  // Returns rows of q or k in the order of llama.cpp's llama and granite: 2i and 2i + 1 stand together, which were i
+  // and i + e/2.
   static std::string in_pairs(const ModelConfig& c, LinearId id, const std::string& rows) {
     const bool turned = c.architecture == Architecture::mixtral || c.architecture == Architecture::granite_moe;
     if (!turned || (id.role != Role::q && id.role != Role::k)) return rows;
@@ -106,7 +108,7 @@ class GgufExperts : public testing::TestWithParam<std::string> {
     return paired;
   }
 
-  // Every tensor's bytes by the name it has there.
+  // Returns every tensor's bytes by the name that it has there.
   static std::map<std::string, std::string> data_of(const Checkpoint& model) {
     constexpr const char* kNames[] = {"token_embd", "attn_q", "attn_k",   "attn_v", "attn_output",
                                       "ffn_gate",   "ffn_up", "ffn_down", "output"};
@@ -169,7 +171,7 @@ class GgufExperts : public testing::TestWithParam<std::string> {
     const auto ids = golden_json("mixtral")["ids"].get<std::vector<int32_t>>();
     return run_whole(*make_cpu_runner(checkpoint, exact_options()), ids, Activations::f32);
   }
-  // What opening a changed file says.
+  // Returns the message of opening a changed file.
   std::string message(const std::function<void(Parts&)>& change) const {
     Parts parts = parts_;
     change(parts);
@@ -199,7 +201,7 @@ TEST_P(GgufExperts, AreTheModelOfTheFolder) {
   EXPECT_EQ(logits_of(path()), logits_of(source_));
 }
 
-// Before files had a layer's experts in one tensor, each had its own; others have gate and up in one.
+// Older files have one tensor for each expert instead of one for the layer's experts. Others have gate and up in one.
 TEST_P(GgufExperts, AreReadHoweverTheyAreKept) {
   const ModelConfig c = Checkpoint::open(source_).config();
   Parts each = parts_, both = parts_;
@@ -282,7 +284,7 @@ TEST_P(GgufExperts, WhatIsWrongWithThemIsNamed) {
                 HasSubstr(name));
 }
 
-// With any bytes of the header changed, a file is refused with an Error or read: it never ends the program.
+// A file with any changed bytes in its header is refused with an Error or read; it never ends the program.
 TEST_P(GgufExperts, AnyDamageIsAnError) {
   Rng rng(11, 0);
   const std::string whole = parts_.bytes();

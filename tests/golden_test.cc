@@ -1,12 +1,13 @@
-// Our logits against transformers' (tools/make_model_goldens.py; models/data/report.json), FP32 activations and cache,
-// on every instruction set this machine has.
+// These tests compare our logits with those of transformers (tools/make_model_goldens.py; models/data/report.json),
+// with FP32 activations and cache, on every instruction set of this machine.
 //
-// Tolerance: ||ours - theirs|| <= 1e-5 ||theirs|| over each row of logits. Norm-wise, because a single logit may be
-// near zero while its error is that of the sum it came from. Both sides round in FP32 (u = 2^-24 = 6e-8), in different
-// orders: a linear of K <= 1280 inputs errs by about sqrt(K) u = 2e-6 at worst with random signs, the residual stream
-// collects 2 L + 1 of those, each relative to its own small share of the stream, and an angle of rope at position p
-// errs by p u <= 3e-6 here. transformers differs from itself in FP64 by 4e-7 to 1e-6 on the tiny models; 1e-5 leaves
-// room for order alone. What a wrong model does is far above it: one window position too many moves a row by > 1e-1.
+// The tolerance is ||ours - theirs|| <= 1e-5 ||theirs|| over each row of logits. It is norm-wise because a single logit
+// may be near zero while its error is that of the sum it came from. Both sides round in FP32 (u = 2^-24 = 6e-8), in
+// different orders. A linear of K <= 1280 inputs errs by about sqrt(K) u = 2e-6 at worst with random signs, the
+// residual stream collects 2 L + 1 of those, each relative to its own small share of the stream, and an angle of rope
+// at position p errs by p u <= 3e-6 here. transformers differs from itself in FP64 by 4e-7 to 1e-6 on the tiny models,
+// so 1e-5 leaves room for the order alone. The error of a wrong model is far above it: one window position too many
+// moves a row by > 1e-1.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -26,8 +27,8 @@ constexpr double kTolerance = 1e-5;
 
 using Ids = std::vector<int32_t>;
 
-// Greedy continuation; each choice must be safe: a gap between the two best logits above the sum of their possible
-// errors, 2 kTolerance ||row||, else the golden could be met or missed by chance.
+// Continues greedily. Each choice must be safe: the gap between the two best logits must exceed the sum of their
+// possible errors, 2 kTolerance ||row||, as otherwise the golden could be met or missed by chance.
 Ids greedy(Runner& runner, const Ids& prompt, size_t tokens, const std::vector<int32_t>& stop) {
   const auto pages = first_pages(static_cast<int64_t>(prompt.size() + tokens));
   const auto v = static_cast<size_t>(runner.config().v);
@@ -68,7 +69,7 @@ TEST_P(TinyModels, GiveTransformersLogitsAndContinuation) {
   for (const std::string& isa : isa_names()) {
     SCOPED_TRACE(isa);
     RunnerOptions options = exact_options(isa);
-    options.context = static_cast<int64_t>(ids.size() + golden["greedy"].size());  // as far as transformers went
+    options.context = static_cast<int64_t>(ids.size() + golden["greedy"].size());  // transformers went this far.
     const auto runner = make_cpu_runner(checkpoint, options);
     const std::vector<float> logits = run_whole(*runner, ids, Activations::f32);
     ASSERT_EQ(logits.size(), expected.size());
@@ -80,7 +81,7 @@ TEST_P(TinyModels, GiveTransformersLogitsAndContinuation) {
   }
 }
 
-// The golden above goes as far as rope is plain: what lies beyond is refused, and whoever opens the model is told.
+// The golden above goes as far as rope is plain. Longer contexts are refused, and opening the model notes that.
 TEST(DynamicRope, EndsWhereItWouldChange) {
   const Checkpoint checkpoint = Checkpoint::open(tiny_model("dynamic_rope"));
   EXPECT_THAT(checkpoint.notes(),
@@ -142,8 +143,8 @@ TEST_P(BundledModels, ContinueAsTransformersGreedily) {
   }
 }
 
-// models/data/report.json: five best tokens of every position, first logits of the last, norm of all; made by the
-// model's own authors in FP32 with transformers.
+// models/data/report.json has the five best tokens of every position, the first logits of the last, and the norm of
+// all. The authors of the model made them in FP32 with transformers.
 TEST_P(BundledModels, GiveTheNumbersTheyWerePublishedWith) {
   const auto report =
       nlohmann::json::parse(read_text_file(source_path("models/data/report.json")))[GetParam()]["golden"];
@@ -187,14 +188,14 @@ PerplexityReport measure(const std::string& name, int64_t context, int64_t windo
       pool);
 }
 
-// Text, tokenizer, windows and model at once. A token's loss moves by at most twice the largest error of a logit of its
-// row; single errors are about 1e-5 ||row|| / sqrt(v) = 5e-5 nats and average out over the window, so a thousandth of a
-// nat (0.1% of perplexity, the width asked for) is far outside them.
+// This tests text, tokenizer, windows and model together. A token's loss moves by at most twice the largest error of a
+// logit of its row. Single errors are about 1e-5 ||row|| / sqrt(v) = 5e-5 nats and average out over the window, so a
+// thousandth of a nat (0.1% of perplexity, the required width) is far outside them.
 constexpr double kLossTolerance = 1e-3;
 
 TEST_P(BundledModels, LoseAsTransformersOnText) {
   const nlohmann::json losses = golden_json(GetParam())["losses"];
-  const int64_t context = GetParam() == "quill-26m" ? 1024 : 512;  // each model's own
+  const int64_t context = GetParam() == "quill-26m" ? 1024 : 512;  // It is each model's own context.
   const PerplexityReport report = measure(GetParam(), context, static_cast<int64_t>(losses.size()));
   ASSERT_EQ(report.windows.size(), losses.size());
   for (size_t i = 0; i < losses.size(); ++i) {
@@ -204,7 +205,8 @@ TEST_P(BundledModels, LoseAsTransformersOnText) {
   }
 }
 
-// The whole text. quill-26m takes a minute for it: fidelio eval models/quill-26m --text ... --activations f32.
+// This uses the whole text. quill-26m would take a minute for it: fidelio eval models/quill-26m --text ...
+// --activations f32.
 TEST(Perplexity, OfQuill1mIsAsPublished) {
   const auto published =
       nlohmann::json::parse(read_text_file(source_path("models/data/report.json")))["quill-1m"]["docs-heldout"];

@@ -1,4 +1,4 @@
-// The laws of docs/design.md section 3 that hold on one machine today, over whole models.
+// These tests check over whole models those laws of docs/design.md section 4 that hold on one machine.
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -33,7 +33,7 @@ using testing::HasSubstr;
 
 const std::vector<Activations> kModes = {Activations::f32, Activations::a16, Activations::a8};
 const std::vector<KvFormat> kCaches = {KvFormat::f32, KvFormat::f16, KvFormat::bf16, KvFormat::i8, KvFormat::i4x2};
-// Every kind of format, with whole, ragged (48 and 80 columns) and single groups.
+// These are formats of every kind, with whole, ragged (48 and 80 columns) and single groups.
 const std::vector<std::string> kFormats = {"bf16",      "f16",      "f32",           "int2g32z",  "int3g64z",
                                            "int4g128z", "int4g32",  "int5g64zs8",    "int6g64",   "int7g32z",
                                            "int8c",     "int8g64",  "int4cz",        "lut2g32",   "lut3g64",
@@ -56,10 +56,10 @@ LinearWeight rounded(const Checkpoint& source, LinearId id, const std::string& f
   return q;
 }
 
-// ---- Row invariance: batched = single, chunked = whole, step by step = prefill, any thread count, any pages; bit for
-// bit.
+// The tests below check row invariance: batched = single, chunked = whole, step by step = prefill, any thread count,
+// any pages; bit for bit.
 
-// What is held constant: model, instruction set, activations, cache format, weights. `quantised`: each linear in
+// These are held constant: model, instruction set, activations, cache format, weights. If `quantised`, each linear has
 // another format.
 struct Kernels {
   std::string model, isa;
@@ -82,9 +82,9 @@ std::unique_ptr<Runner> make_runner(const Checkpoint& checkpoint, const Kernels&
   return runner;
 }
 
-// Five sequences side by side, `ids` the middle one, each in its own scattered pages: the logits of the middle one. The
-// cache is filled by an earlier step with everything before position `fed`, so that the step of interest has rows at
-// many depths.
+// Runs five sequences side by side, of which `ids` is the middle one, each in its own scattered pages. Returns the
+// logits of the middle one. An earlier step fills the cache with everything before position `fed`, so the tested step
+// has rows at many depths.
 std::vector<float> run_among_others(Runner& runner, const Ids& ids, Activations mode) {
   const std::vector<std::vector<int32_t>> pages = {{7, 3}, {1}, {11, 4}, {9}, {2, 0}};
   const std::vector<int64_t> length = {37, 1, static_cast<int64_t>(ids.size()), 5, 64}, fed = {0, 0, 9, 4, 50};
@@ -155,7 +155,7 @@ TEST_P(RowInvariance, OfEveryThreadCount) {
     expect_row_invariance({"qwen3", GetParam(), KvFormat::f16, quantised}, {1, 2, 3, 4});
 }
 
-// ---- Formats end to end.
+// The tests below check formats end to end.
 
 // The file holds what its formats say: tensors of a checkpoint add up to stored_bytes of its linears plus biases, norms
 // and each shared codebook once.
@@ -174,7 +174,7 @@ int64_t predicted_bytes(const Checkpoint& c) {
   return bytes;
 }
 
-// Of the bytes of tensors in a safetensors file: all but the length and the header it announces.
+// Returns the bytes of tensors in a safetensors file, which are all but the length and the header it announces.
 int64_t tensor_bytes(const std::string& file) {
   const std::string bytes = read_text_file(file);
   uint64_t header = 0;
@@ -202,7 +202,7 @@ std::vector<float> values_of(const OwnedTensor& tensor) {
 }
 
 struct EveryFormat : testing::TestWithParam<std::string> {};
-// A test's name is letters and digits.
+// The name of a test consists of letters and digits.
 INSTANTIATE_TEST_SUITE_P(All, EveryFormat, testing::ValuesIn(kFormats), [](const auto& info) {
   std::string name = info.param;
   for (char& c : name)
@@ -210,9 +210,9 @@ INSTANTIATE_TEST_SUITE_P(All, EveryFormat, testing::ValuesIn(kFormats), [](const
   return name;
 });
 
-// How far the logits move if every input of every linear moves by a relative error of this size: W (x (1 + e)) is
-// (W (1 + e)) x, so the weights' columns are moved, by uniform errors, and the exact kernels run. Leaves the runner as
-// it was.
+// Measures how far the logits move if every input of every linear moves by a relative error of this size. As W (x (1 +
+// e)) is (W (1 + e)) x, the columns of the weights are moved by uniform errors instead, and the exact kernels run. The
+// runner is left as it was.
 double effect_of_rounding_inputs(Runner& runner, const std::map<LinearId, LinearWeight>& weights, const Ids& ids,
                                  double size) {
   const std::vector<float> expected = run_whole(runner, ids, Activations::f32);
@@ -230,9 +230,9 @@ double effect_of_rounding_inputs(Runner& runner, const std::map<LinearId, Linear
   return distance;
 }
 
-// Written and opened again, every linear, bias and norm is the same, the file is as large as predicted, and the logits
-// are those of the decoded weights. Tied without and with biases (llama32, qwen2), untied with and without
-// (linear_rope, llama2).
+// After writing and opening again, every linear, bias and norm is the same, the file is as large as predicted, and the
+// logits are those of the decoded weights. The models are tied without and with biases (llama32, qwen2), and untied
+// with and without (linear_rope, llama2).
 TEST_P(EveryFormat, SurvivesTheFileAndComputesWhatItDecodesTo) {
   ThreadPool pool(2);
   for (const char* model : {"llama2", "llama32", "qwen2", "linear_rope"}) {
@@ -266,21 +266,23 @@ TEST_P(EveryFormat, SurvivesTheFileAndComputesWhatItDecodesTo) {
 
     const Ids ids = golden_json(model)["ids"];
     const std::vector<float> expected = run_whole(*decoded, ids, Activations::f32);
-    // Same weights, same inputs, another order of FP32 sums: golden_test.cc's tolerance and reason.
+    // Weights and inputs are the same and FP32 sums are in another order, so the tolerance and its reason are those of
+    // golden_test.cc.
     EXPECT_LE(relative_distance(run_whole(*runner, ids, Activations::f32), expected), 1e-5);
-    // A16 rounds the inputs of linears: to BF16, a relative error of up to 2^-8, where the weights are BF16; for codes
-    // to steps of 1/16319 of the largest of a group, an error of up to 2^-15 of that largest, i.e. up to 2^-12 of a
-    // typical input as long as the largest is below 8 times that. (Other dense weights keep FP32.) Uniform errors of up
-    // to these sizes are larger than the rounding's own, whose size depends on the mantissa: by 1.4 for BF16, by 8 /
-    // (largest / typical) for codes.
+    // A16 rounds the inputs of linears. If the weights are BF16, it rounds to BF16, a relative error of up to 2^-8. For
+    // codes it rounds to steps of 1/16319 of the largest of a group, an error of up to 2^-15 of that largest, i.e. up
+    // to 2^-12 of a typical input as long as the largest is below 8 times that. (Other dense weights keep FP32.)
+    // Uniform errors of up to these sizes are larger than the rounding's own, whose size depends on the mantissa: by
+    // 1.4 for BF16, by 8 / (largest / typical) for codes.
     const double size = GetParam() == "bf16" ? 0x1p-8 : 0x1p-12;
     EXPECT_LE(relative_distance(run_whole(*runner, ids, Activations::a16), expected),
               effect_of_rounding_inputs(*decoded, weights, ids, size));
   }
 }
 
-// ---- A codebook that linears share: a file without it, with one of another size, or with an entry that has no negative
-// is refused; two models' weights are not put into one file; weights quantised anew keep the codebook that is there.
+// The tests below are about a codebook that linears share. A file without it, with one of another size, or with an
+// entry that has no negative is refused. Weights of two models are not put into one file. Weights quantised again keep
+// the existing codebook.
 
 class SharedCodebook : public testing::Test {
  protected:
@@ -288,7 +290,7 @@ class SharedCodebook : public testing::Test {
     write_rounded(folder_ / "out", source_, kFormat, pool_);
     file_ = read_text_file(folder_ / "out/model.safetensors");
   }
-  // The error that opening the file gives when what its header says of the codebook is `after`, of the same length.
+  // Returns the error of opening the file when its header says `after` about the codebook, which has the same length.
   std::string error_after(const std::string& before, const std::string& after) {
     std::string changed = file_;
     const size_t at = changed.find(before, changed.find("\"codebooks."));
@@ -331,10 +333,11 @@ TEST_F(SharedCodebook, TwoInOneFileAreRefused) {
   const Checkpoint made = Checkpoint::open(folder_ / "out");
   std::map<LinearId, FormatSpec> formats;
   for (LinearId id : linears_of(source_.config())) formats[id] = parse_format(kFormat);
-  const auto alone = [&](LinearId id) { return rounded(source_, id, kFormat, pool_); };  // a codebook each
+  // Each has a codebook of its own.
+  const auto alone = [&](LinearId id) { return rounded(source_, id, kFormat, pool_); };
   EXPECT_THROW(write_checkpoint(folder_ / "two", source_, formats, alone, nlohmann::json::object()), Error);
   EXPECT_FALSE(fs::exists(folder_ / "two"));
-  // Some linears of `made` quantised once more: with the codebook of those that stay.
+  // Some linears of `made` are quantised once more, with the codebook of those that stay.
   const SharedCodebooks there = shared_codebooks(made, {parse_format("vq8k12s4m+r2.2")}, pool_);
   ModelQuantizer how;
   how.method = Method::rtn;
@@ -350,7 +353,7 @@ TEST_F(SharedCodebook, TwoInOneFileAreRefused) {
   EXPECT_EQ(std::memcmp(a.data, there.at("codebooks.vq8k12s4m").view.data, static_cast<size_t>(a.bytes())), 0);
 }
 
-// ---- Same seed = same bytes.
+// The tests below check that the same seed gives the same bytes.
 
 TEST(SameSeed, SameBytesOfAGptqCheckpointForAnyThreads) {
   const Checkpoint source = Checkpoint::open(tiny_model("qwen3"));
@@ -367,7 +370,7 @@ TEST(SameSeed, SameBytesOfAGptqCheckpointForAnyThreads) {
   for (const int threads : {1, 4}) {
     ThreadPool pool(threads);
     RunnerOptions options = exact_options("", threads);
-    options.cache_tokens = 1024;  // every sequence of a batch has pages of its own
+    options.cache_tokens = 1024;  // Every sequence of a batch has pages of its own.
     const auto runner = make_cpu_runner(source, options);
     std::map<LinearId, LinearWeight> weights;
     quantize_model_gptq(*runner, source, calibration, how, pool,
@@ -389,11 +392,11 @@ TEST(SameSeed, SameBytesFromTheCommandLineTwice) {
   };
   const CommandResult result =
       run_command(folder.path(), quantize("a") + " && " + quantize("b --threads 1") +
-                                     " && diff -r -x README.md a b");  // the card names its folder
+                                     " && diff -r -x README.md a b");  // The card names its folder.
   EXPECT_EQ(result.code, 0) << result.out << result.err;
 }
 
-// ---- EAR(p, p) = 1.
+// The tests below check EAR(p, p) = 1.
 
 TEST(Ear, OfAModelWithItselfIsOne) {
   const Checkpoint checkpoint = Checkpoint::open(tiny_model("qwen2"));
@@ -402,7 +405,7 @@ TEST(Ear, OfAModelWithItselfIsOne) {
   for (const Activations mode : kModes) {
     const RunnerOptions options{
         .threads = 2, .isa = {}, .max_rows = 128, .max_logit_rows = 32, .cache_tokens = 256, .mode = mode};
-    RunnerOptions other = options;  // batched and threaded otherwise: by row invariance nothing changes
+    RunnerOptions other = options;  // It is batched and threaded otherwise; by row invariance nothing changes.
     other.threads = 1;
     other.max_rows = 96;
     const auto p = make_cpu_runner(checkpoint, options), q = make_cpu_runner(checkpoint, other);
@@ -417,10 +420,10 @@ TEST(Ear, OfAModelWithItselfIsOne) {
   }
 }
 
-// ---- Interrupted = nothing written.
+// The tests below check that an interrupted run writes nothing.
 
-// Runs the program, asks every 10 ms whether it is time, then sends the signal. The exit code, or minus the signal that
-// ended it.
+// Runs the program, asks every 10 ms whether it is time, and then sends the signal. Returns the exit code, or minus the
+// signal that ended it.
 int interrupt(std::vector<std::string> arguments, const std::function<bool()>& time, int signal) {
   arguments.insert(arguments.begin(), FIDELIO_PROGRAM);
   std::vector<char*> raw;
@@ -440,7 +443,7 @@ int interrupt(std::vector<std::string> arguments, const std::function<bool()>& t
   return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
 }
 
-// The folder is being filled under its temporary name: weights are there.
+// Returns a condition that holds while the folder is being filled under its temporary name and has weights.
 std::function<bool()> weights_in(const std::string& folder) {
   return [folder] {
     const auto names = entries(folder);
@@ -449,11 +452,12 @@ std::function<bool()> weights_in(const std::string& folder) {
   };
 }
 
-// What was finished by then may stand in the journal, from which the next run goes on; nothing else is left.
+// Parts finished by then may stand in the journal, from which the next run continues; nothing else is left.
 TEST(Interrupted, WhileCalibratingLeavesAtMostTheJournal) {
   for (const int signal : {SIGINT, SIGTERM}) {
     const TestFolder folder;
-    const auto start = std::chrono::steady_clock::now();  // half a second in, most of the calibration is still ahead
+    // Half a second later, most of the calibration is still ahead.
+    const auto start = std::chrono::steady_clock::now();
     const int code = interrupt(
         {"quantize", source_path("models/quill-26m"), "--format", "int2g32z", "--calibration",
          source_path("models/data/docs-calibration.txt"), "-o", folder / "out"},
@@ -472,7 +476,7 @@ TEST(Interrupted, WhileWritingLeavesNothing) {
   }
 }
 
-// Even SIGKILL, which no program can answer, leaves no folder under the output's own name.
+// Even SIGKILL, which no program can catch, leaves no folder under the output's own name.
 TEST(Interrupted, ByKillLeavesNoOutputFolder) {
   const TestFolder folder;
   EXPECT_EQ(interrupt({"synth", "tinyllama-1.1b", "-o", folder / "out"}, weights_in(folder.path()), SIGKILL), -SIGKILL);

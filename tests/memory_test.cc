@@ -1,5 +1,5 @@
-// What a served model takes: the pages of the file are given back as its weights are packed, so the resident set is the
-// packed weights, the cache and the program itself.
+// These tests measure the memory of a served model. The pages of the file are released as its weights are packed, so
+// the resident set is the packed weights, the cache and the program itself.
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <spawn.h>
@@ -16,7 +16,8 @@ extern char** environ;
 namespace fidelio {
 namespace {
 
-// Largest resident set of a process while it ran, in bytes: the kernel's own mark, read until it ends.
+// Returns the largest resident set of a process while it ran, in bytes: the kernel's own mark, read until the process
+// ends.
 int64_t peak_of(const std::vector<std::string>& command) {
   std::vector<char*> arguments;
   for (const std::string& word : command) arguments.push_back(const_cast<char*>(word.c_str()));
@@ -46,10 +47,11 @@ TEST(Memory, AServedModelTakesItsFileItsCacheFivePercentAndTheProgram) {
       source_path("models"), "fidelio quantize quill-26m --format int4g64 --embedding int4g64 --method rtn -o " + made);
   ASSERT_EQ(result.code, 0) << result.err;
   const auto file = static_cast<int64_t>(std::filesystem::file_size(made + "/model.safetensors"));
-  // 1024 positions of 8 layers, 4 heads of 64, keys and values of 2 bytes.
+  // The cache has 1024 positions of 8 layers, 4 heads of 64, keys and values of 2 bytes.
   const int64_t cache = int64_t{1024} * 8 * 4 * 64 * 2 * 2;
-  // Code and libraries (16 MB), tokenizer, and the workspace of batches of 512 rows: the same for a model of any size
-  // but for its widths. Less than the file twice over would be, were its pages still resident: 15 MB.
+  // This is code and libraries (16 MB), tokenizer, and the workspace of batches of 512 rows, which is the same for a
+  // model of any size except for its widths. The slack in it is less than the 15 MB that the pages of the file would
+  // add if they were still resident.
   const int64_t program = 32 << 20;
   const int64_t peak = peak_of(
       {FIDELIO_PROGRAM, "generate", made, "--prompt", "Kira has 5 books.", "--max-tokens", "16", "--threads", "2"});

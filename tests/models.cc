@@ -1,3 +1,4 @@
+// This file has the functions of tests/models.h: folders for tests, copies of models, and commands run in a shell.
 #include "models.h"
 
 #include <spawn.h>
@@ -45,7 +46,7 @@ std::vector<std::string> entries(const std::string& folder) {
 }
 
 CommandResult run_command(const std::string& folder, const std::string& command) {
-  const TestFolder outputs;  // outside `folder`, which tests look for leftovers
+  const TestFolder outputs;  // It is outside `folder`, in which tests search for leftovers.
   const std::string script = fmt::format("cd '{}' || exit 99\nfidelio() {{ '{}' \"$@\"; }}\n{{ {}\n}} >'{}' 2>'{}'",
                                          folder, FIDELIO_PROGRAM, command, outputs / "out", outputs / "err");
   std::string shell = "/bin/sh", flag = "-c", text = script;

@@ -1,5 +1,5 @@
-// What the tests over whole models share: the tiny checkpoints of tests/models, their goldens, and logits in any
-// batching.
+// This file has the parts that tests over whole models share: the tiny checkpoints of tests/models, their goldens, and
+// logits in any batching.
 #pragma once
 #include <cmath>
 #include <fstream>
@@ -16,17 +16,17 @@
 
 namespace fidelio {
 
-// One of each family and each rope; see tools/make_model_goldens.py.
+// There is one of each family and each rope; see tools/make_model_goldens.py.
 inline const std::vector<std::string> kTinyModels = {"llama2",      "llama32",      "mistral", "qwen2", "qwen3",
                                                      "linear_rope", "dynamic_rope", "yarn",    "keys5"};
 
-// The families whose layers differ from Llama's, two models each.
+// These are the families whose layers differ from Llama's, two models each.
 inline const std::vector<std::string> kFamilyModels = {"smollm3",       "smollm3_window", "ministral",    "ministral3",
                                                        "mistral_small", "phi3",           "phi4",         "granite",
                                                        "granite_bias",  "olmo2",          "olmo2_bias",   "olmo3",
                                                        "olmo3_keys5",   "gemma3",         "gemma3_image", "qwen3_vl"};
 
-// Mixtures of experts, of each way in which files keep them.
+// These are mixtures of experts, for each way in which files store them.
 inline const std::vector<std::string> kExpertModels = {"mixtral", "olmoe", "qwen3_moe", "granitemoe"};
 
 inline std::string source_path(const std::string& path) { return FIDELIO_SOURCE_DIR "/" + path; }
@@ -35,7 +35,7 @@ inline std::string tiny_model(const std::string& name) { return source_path("tes
 inline nlohmann::json golden_json(const std::string& name) {
   return nlohmann::json::parse(read_text_file(source_path("tests/golden/" + name + ".json")));
 }
-// (ids, columns) of tests/golden/NAME.logits; the machine is little-endian, as the file.
+// Returns tests/golden/NAME.logits as (ids, columns). The machine must be little-endian, as the file is.
 inline std::vector<float> golden_logits(const std::string& name) {
   const std::string bytes = read_text_file(source_path("tests/golden/" + name + ".logits"));
   std::vector<float> values(bytes.size() / sizeof(float));
@@ -49,13 +49,13 @@ inline std::vector<std::string> isa_names() {
   return names;
 }
 
-// A runner with FP32 activations and cache: the exact mode, for oracles.
+// Returns options for FP32 activations and cache, the exact mode for oracles.
 inline RunnerOptions exact_options(const std::string& isa = "", int threads = 2) {
   return {.threads = threads, .isa = isa, .kv = KvFormat::f32, .mode = Activations::f32};
 }
 
-// Logits (n, v) of every position of one sequence, fed in chunks of these sizes over these cache pages; it keeps the
-// cache, so that a test may go on behind it. `first` is the position of ids[0].
+// Returns the logits (n, v) of every position of one sequence, fed in chunks of these sizes over these cache pages. The
+// cache is kept, so a test may continue after it. `first` is the position of ids[0].
 inline std::vector<float> run_chunks(Runner& runner, std::span<const int32_t> ids, const std::vector<int64_t>& chunks,
                                      const std::vector<int32_t>& pages, Activations mode, int64_t first = 0) {
   std::vector<float> all;
@@ -82,7 +82,7 @@ inline std::vector<float> run_whole(Runner& runner, std::span<const int32_t> ids
   return run_chunks(runner, ids, {n}, first_pages(n), mode);
 }
 
-// ||a - b|| / ||b||.
+// Returns ||a - b|| / ||b||.
 inline double relative_distance(std::span<const float> a, std::span<const float> b) {
   double difference = 0, norm = 0;
   for (size_t i = 0; i < b.size(); ++i) {
@@ -92,7 +92,7 @@ inline double relative_distance(std::span<const float> a, std::span<const float>
   return std::sqrt(difference / norm);
 }
 
-// A folder that is there for one test.
+// This is a folder that exists during one test.
 class TestFolder {
  public:
   TestFolder();
@@ -106,15 +106,15 @@ class TestFolder {
   std::string path_;
 };
 
-// Copies a model's folder, to be changed: what links point at, and writable, whoever owns the original.
+// Copies a model's folder so that it can be changed: links become files, which are writable whoever owns the original.
 void copy_model(const std::string& from, const std::string& to);
 
-// The names of everything in a folder and below, sorted.
+// Returns the names of everything in a folder and below, sorted.
 std::vector<std::string> entries(const std::string& folder);
 
-// What a shell command did, run with the program of this build as `fidelio`.
+// This is the result of a shell command, which ran with the program of this build as `fidelio`.
 struct CommandResult {
-  int code = 0;  // 128 + signal if a signal ended it
+  int code = 0;  // It is 128 + signal if a signal ended the command.
   std::string out, err;
 };
 CommandResult run_command(const std::string& folder, const std::string& command);

@@ -1,5 +1,5 @@
-// Quality cannot rot: KL and EAR of quantised models lie in bands that were measured once, as wide as other calibration
-// text makes them (tools/quality_bands.py, tests/golden/quality_bands.json).
+// These tests keep quality from decaying: KL and EAR of quantised models lie in bands that were measured once. The
+// bands are as wide as other calibration text makes them (tools/quality_bands.py, tests/golden/quality_bands.json).
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -66,13 +66,14 @@ class Quality : public testing::Test {
 
 TEST_F(Quality, LiesInItsBands) { check("cpu"); }
 
-using QualityOnGpu = Quality;  // its label is gpu
+using QualityOnGpu = Quality;  // Its label is gpu.
 TEST_F(QualityOnGpu, LiesInItsBands) {
   std::ofstream(folder_.path() + "/ids.json") << "[5]";
   const CommandResult probe =
       run_command(folder_.path(), "fidelio logits models/quill-1m --ids ids.json -o logits.npy --device cuda");
   if (probe.code != 0) {
-    ASSERT_NE(probe.err.find("--device cpu"), std::string::npos) << probe.err;  // the remedy where there is no GPU
+    // This is the remedy where there is no GPU.
+    ASSERT_NE(probe.err.find("--device cpu"), std::string::npos) << probe.err;
     GTEST_SKIP() << "no GPU: " << probe.err;
   }
   check("cuda");

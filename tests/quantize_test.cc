@@ -1,5 +1,5 @@
-// `fidelio quantize` run as a user runs it: what its steps are worth, and calibration text that the model writes
-// itself.
+// These tests run `fidelio quantize` as a user does: the effect of its steps, and calibration text that the model
+// writes itself.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -45,8 +45,8 @@ class Quantize : public testing::Test {
   TestFolder folder_;
 };
 
-// Plain GPTQ, then with everything but what earlier layers lost made up for, then with that: on 4,088 tokens, where
-// each is worth a fifth of KL or so and its own interval is 5%.
+// This compares plain GPTQ, GPTQ with every step but feedback (which corrects the losses of earlier layers), and GPTQ
+// with feedback. On 4,088 tokens each step changes KL by a fifth or so, and the interval of each is 5%.
 TEST_F(Quantize, StepsBringTheModelNearer) {
   quantize("--steps none", "plain");
   quantize("--steps act-order,range-search,descent,refit", "alone");
@@ -68,8 +68,8 @@ TEST_F(Quantize, TheModelWritesTheSameCalibrationTextAgain) {
   EXPECT_NE(weights("mixed"), weights("alone"));
 }
 
-// quill-1m with every up matrix divided by a power of two and every down matrix multiplied by it: the same function, bit
-// for bit, whose scales FP16 does not hold.
+// Writes quill-1m with every up matrix divided by a power of two and every down matrix multiplied by it. The function
+// is the same, bit for bit, and FP16 does not hold its scales.
 void write_scaled(const std::string& folder, int power) {
   std::filesystem::create_directories(folder);
   const Safetensors files = Safetensors::open(source_path("models/quill-1m"));
@@ -104,7 +104,7 @@ TEST_F(Quantize, ScalesThatFp16DoesNotHoldAreRefusedWithAFormatThatHoldsThem) {
   EXPECT_THAT(refusal("--format int4c --calibration-tokens 8192"), HasSubstr("int4g128s8 holds them"));
   EXPECT_THAT(refusal("--method rtn --format vq8k12s1"), HasSubstr("int2g64s8 holds them"));
   EXPECT_THAT(refusal("--method rtn --format f16"), HasSubstr("bf16 does"));
-  // A power of two changes FP32 scales alone, so nothing is lost.
+  // A power of two changes only FP32 scales, so nothing is lost.
   run("fidelio quantize scaled --method rtn --format int8g64s8 -o wide");
   run("fidelio quantize models/quill-1m --method rtn --format int8g64s8 -o plain");
   EXPECT_NEAR(kl("wide"), kl("plain"), 1e-3 * kl("plain"));
@@ -115,7 +115,7 @@ TEST_F(Quantize, ScalesThatFp16DoesNotHoldAreRefusedWithAFormatThatHoldsThem) {
   }
 }
 
-// What compress tells of the formats it is offered: of each that does not hold every linear, once.
+// compress names each offered format that does not hold every linear, once.
 TEST_F(Quantize, OfferedFormatsWithTooNarrowScalesAreNamedOnce) {
   write_scaled(folder_ / "scaled", 18);
   const Checkpoint source = Checkpoint::open(folder_ / "scaled");

@@ -1,4 +1,5 @@
-// `compress --tokens-per-second` with a clock of its own: a token takes so long as the bytes say that it reads.
+// These tests run `compress --tokens-per-second` with an artificial clock: a token takes as long as the bytes that it
+// reads say.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -39,11 +40,11 @@ class CompressRate : public testing::Test {
     job_.tokens_per_second = rate_of_bits(6);
   }
 
-  // Of a model of so many bits a parameter, and how fast it is by the clock of bytes.
+  // Returns the bytes of a model of so many bits a parameter; rate_of_bits returns its speed by the clock of bytes.
   double bytes_of(double bits) const { return bits / 8 * static_cast<double>(source_.parameters()); }
   double rate_of_bits(double bits) const { return 1 / (1e-3 + 1e-9 * bytes_of(bits)); }
 
-  // What it made is removed, so that the same folder can be asked for again; an interrupted run's journal stays.
+  // Its output is removed, so the same folder can be used again; an interrupted run's journal stays.
   json run() {
     const World world{.source = source_,
                       .tokenizer = tokenizer_,
@@ -73,8 +74,8 @@ class CompressRate : public testing::Test {
   std::string notes_;
 };
 
-// Alone: as fast as asked, foreseen as measured where times add up, and better where less is asked. Beside a size and a
-// target: both.
+// Alone, the plan is as fast as asked, the predicted rate equals the measured one where times add up, and quality is
+// better where less speed is asked. Beside a size or a target, both hold.
 TEST_F(CompressRate, IsKeptAloneAndBesideASizeOrATarget) {
   const double asked = job_.tokens_per_second;
   job_.table_file = folder_ / "table.json";
@@ -82,7 +83,7 @@ TEST_F(CompressRate, IsKeptAloneAndBesideASizeOrATarget) {
   job_.from_table = std::exchange(job_.table_file, "");
   EXPECT_EQ(alone["rate"]["asked"], asked);
   EXPECT_GE(alone["rate"]["measured"], asked);
-  // Sums of the same times in another order.
+  // These are sums of the same times in another order.
   EXPECT_NEAR(alone["rate"]["measured"].get<double>(), alone["rate"]["foreseen"].get<double>(), 1e-9 * asked);
   EXPECT_EQ(alone["rate"]["tries"].size(), 1u);
   EXPECT_THAT(notes_, HasSubstr("asked for"));
@@ -98,7 +99,7 @@ TEST_F(CompressRate, IsKeptAloneAndBesideASizeOrATarget) {
   EXPECT_LE(small["bits_per_parameter"], 5);
   EXPECT_GE(small["rate"]["measured"], asked);
   EXPECT_GT(small["plan"]["predicted_kl"], alone["plan"]["predicted_kl"]);
-  // Where the size does not bind, it changes nothing.
+  // A size that does not bind changes nothing.
   job_.bits = 15;
   EXPECT_EQ(run()["plan"]["groups"], alone["plan"]["groups"]);
 
@@ -110,7 +111,7 @@ TEST_F(CompressRate, IsKeptAloneAndBesideASizeOrATarget) {
   EXPECT_LE(target["plan"]["bytes"], alone["plan"]["bytes"]);
 }
 
-// Options that contradict each other, and those that do not.
+// These are options that contradict each other, and options that do not.
 TEST_F(CompressRate, GoesWithATargetOrASizeAndNothingElse) {
   const auto refused = [&](const std::function<void(Job&)>& change, const std::string& why) {
     Job job = job_;
@@ -134,12 +135,12 @@ TEST_F(CompressRate, GoesWithATargetOrASizeAndNothingElse) {
   refused([](Job& j) { j.ear = {0.9}, j.search = SearchKind::evolve; }, "knows bytes and distance");
 }
 
-// What cannot be is refused with both figures: at once where nothing is so fast, and after trials where nothing that is
-// fast enough is faithful enough.
+// An impossible request is refused with both figures: at once where no plan is so fast, and after trials where no fast
+// enough plan is faithful enough.
 TEST_F(CompressRate, WhatCannotBeIsRefusedWithWhatCould) {
   job_.tokens_per_second = rate_of_bits(1);
   EXPECT_THAT(error_of_run(), HasSubstr("is foreseen to decode at"));
-  EXPECT_EQ(notes_.find("uniform"), std::string::npos);  // before anything is quantised
+  EXPECT_EQ(notes_.find("uniform"), std::string::npos);  // This came before anything was quantised.
   std::filesystem::remove_all(job_.out + ".journal");
   job_.tokens_per_second = rate_of_bits(5);
   job_.ear = {0.99};
@@ -149,7 +150,7 @@ TEST_F(CompressRate, WhatCannotBeIsRefusedWithWhatCould) {
   EXPECT_THAT(error, HasSubstr("predicted to meet the target"));
 }
 
-// Where times do not add up, what was foreseen is wrong: the plan is timed, found too slow, and a faster one is built.
+// If times do not add up, the prediction is wrong: the plan is timed, found too slow, and a faster one is built.
 TEST_F(CompressRate, APlanThatMissesIsFollowedByAFasterOne) {
   job_.tokens_per_second = 1 / (1e-3 + 1e-9 * std::pow(bytes_of(7.5), 2) / bytes_of(6));
   clock_ = [&](Runner& runner, const Batch&, Activations mode) {
@@ -174,7 +175,7 @@ TEST_F(CompressRate, TriesAreCounted) {
   EXPECT_THAT(error_of_run(), HasSubstr("4 plans were built"));
 }
 
-// A run that goes on, and one from a table, use the times that were measured: not one step is timed again that was.
+// A resumed run, and one from a table, use the measured times, so no step is timed again.
 TEST_F(CompressRate, TimesAreKeptInTheJournalAndInTheTable) {
   job_.table_file = folder_ / "table.json";
   on_note_ = [](const std::string& text) { check(!text.starts_with("certificate "), "interrupted"); };

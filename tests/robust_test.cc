@@ -1,5 +1,5 @@
-// What must not happen to a user's files, messages and runs when a machine has little room, its streams are closed, a run is
-// killed, or what it left is damaged.
+// These tests protect a user's files, messages and runs when a machine has little room, its streams are closed, a run
+// is killed, or its leftovers are damaged.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -23,7 +23,7 @@ namespace fs = std::filesystem;
 const std::string kModel = source_path("models/quill-1m");
 const std::string kProgram = FIDELIO_PROGRAM;
 
-// Few windows, so that a compression is a second's work.
+// Returns a command that uses few windows, so a compression takes a second.
 std::string compress(const std::string& more = "") {
   return " compress " + kModel +
          " --bits 9 --formats int4g32,int8g32 --method single --calibration-tokens 1024 --search-tokens 512 --context "
@@ -31,7 +31,7 @@ std::string compress(const std::string& more = "") {
          "--certificate-windows 4 --max-trials 1 --threads 1 -o out " +
          more;
 }
-// Starts a command of the program, kills it as soon as `until` (a shell's test) holds, and says how it ended.
+// Starts a command of the program, kills it as soon as `until` (a shell test) holds, and reports how it ended.
 std::string killed_when(const std::string& command, const std::string& until) {
   return "'" + kProgram + "' " + command + " >log 2>&1 & child=$!; until " + until +
          "; do kill -0 $child || exit 98; sleep 0.01; done; kill -9 $child; wait $child; code=$?; rm -f "
@@ -45,7 +45,7 @@ std::map<std::string, std::string> contents(const std::string& folder) {
   return all;
 }
 
-// A journal of a run that was killed while it measured, made once for all tests.
+// Returns the journal of a run that was killed while it measured. It is made once for all tests.
 const std::string& killed_journal() {
   static const TestFolder* const folder = [] {
     auto* f = new TestFolder;
@@ -108,7 +108,7 @@ TEST(Robust, ADamagedEntryOfAJournalIsMadeAnew) {
   }
 }
 
-// A message that cannot be written is lost, and the exit code says the rest.
+// A message that cannot be written is lost, and the exit code tells the rest.
 TEST(Robust, MessagesThatCannotBeWrittenEndNothing) {
   const TestFolder folder;
   for (const std::string stream : {" 2>/dev/full", " 2>&-"}) {
@@ -119,14 +119,14 @@ TEST(Robust, MessagesThatCannotBeWrittenEndNothing) {
               1)
         << stream;
   }
-  // Neither do those about work that goes well.
+  // Messages about work that succeeds do not end it either.
   EXPECT_EQ(run_command(folder.path(), "fidelio" + compress("--progress json 2>/dev/full")).code, 0);
-  const auto without_card = [](auto files) { return files.erase("README.md"), files; };  // it names the command
+  const auto without_card = [](auto files) { return files.erase("README.md"), files; };  // The card names the command.
   EXPECT_EQ(without_card(contents(folder / "out")), without_card(undisturbed()));
 }
 
-// Results that went nowhere are an error, on a full disk, in a closed stream and where nobody reads. What was made is whole
-// and named.
+// Results that nobody received are an error: on a full disk, in a closed stream and without a reader. Outputs are
+// complete and named.
 TEST(Robust, LostResultsAreAnErrorAndOutputsStay) {
   const std::string quantize = "fidelio quantize " + kModel + " --method rtn --format int4g32 -o made";
   for (const std::string stream : {" >/dev/full", " >&-"}) {
@@ -147,14 +147,16 @@ TEST(Robust, LostResultsAreAnErrorAndOutputsStay) {
   EXPECT_THAT(unread.err, HasSubstr("whole: made"));
 }
 
-// With little address space a verb ends, well or with a message. (OpenBLAS, linked, waited for memory for ever at the end.)
+// A verb with little address space ends, successfully or with a message. (A linked OpenBLAS once waited for memory for
+// ever at the end.)
 TEST(Robust, LittleAddressSpaceEndsInAMessage) {
   const TestFolder folder;
   for (const int64_t kilobytes : {60'000, 100'000, 150'000, 200'000, 400'000}) {
     const std::string limit = fmt::format("ulimit -v {}; ", kilobytes);
     const CommandResult said = run_command(
         folder.path(), limit + "timeout -s KILL 60 '" + kProgram + "' generate " + kModel + " -p Hi -n 3 --threads 1");
-    EXPECT_THAT(said.code, testing::AnyOf(0, 1, 127)) << kilobytes << said.err;  // 127: the libraries do not fit
+    // 127 means that the libraries do not fit.
+    EXPECT_THAT(said.code, testing::AnyOf(0, 1, 127)) << kilobytes << said.err;
     if (said.code != 0) {
       EXPECT_THAT(said.err, Not(IsEmpty())) << kilobytes;
     }
@@ -174,7 +176,7 @@ TEST(Robust, LittleAddressSpaceEndsInAMessage) {
   EXPECT_EQ(run_command(folder.path(), "ldd '" + kProgram + "' | grep -c openblas").out, "0\n");
 }
 
-// Whatever the number of descriptors, an output is there or nothing is.
+// An output is complete or leaves nothing, whatever the number of descriptors is.
 TEST(Robust, FewDescriptorsLeaveNothingBehind) {
   const TestFolder folder;
   int failed = 0;
@@ -191,7 +193,7 @@ TEST(Robust, FewDescriptorsLeaveNothingBehind) {
   EXPECT_LT(failed, 21);
 }
 
-// What stands where a draft goes is a user's unless we wrote it.
+// A file in the place of a draft belongs to the user unless fidelio wrote it.
 TEST(Robust, ADraftTakesNothingOfAUsersPlace) {
   const TestFolder folder;
   ASSERT_EQ(run_command(folder.path(), "fidelio quantize " + kModel + " --method rtn --format int8g64 -o model").code,
@@ -205,7 +207,7 @@ TEST(Robust, ADraftTakesNothingOfAUsersPlace) {
   fs::create_directories(folder / "model/draft");
   write_file_atomically(folder / "model/draft/mine.txt", "dear to somebody");
   refused("model/draft is there and is no draft of ours: move it");
-  // Beside a choice of ours that names no copy.
+  // The copy stands beside a choice of ours that names no copy.
   write_file_atomically(folder / "model/draft.json", R"({"draft": "lookup", "weights_sha256": "0"})");
   refused("model/draft is there and is no draft of ours: move it");
   write_file_atomically(folder / "model/draft.json",
@@ -218,7 +220,7 @@ TEST(Robust, ADraftTakesNothingOfAUsersPlace) {
   EXPECT_EQ(read_text_file(folder / "model/draft.json"), R"({"of": "a painting"})");
 }
 
-// A temporary name of another program is not ours, whoever had its number.
+// A temporary name of another program is not ours, whichever process had its number.
 TEST(Robust, TemporaryFilesOfOthersStay) {
   const TestFolder folder;
   write_file_atomically(folder / "out.999999999.tmp", "dear to somebody");

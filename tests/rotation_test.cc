@@ -1,4 +1,5 @@
-// Rotation (quant/rotation.h): the same function in other weights, on models of every kind that can be turned.
+// These tests are about rotation (quant/rotation.h): the same function with other weights, on models of every kind that
+// can be rotated.
 #include "quant/rotation.h"
 
 #include <gmock/gmock.h>
@@ -23,9 +24,9 @@ INSTANTIATE_TEST_SUITE_P(Families, RotatedModels,
                                          "phi3", "phi4", "granite", "granite_bias"),
                          [](const auto& i) { return i.param; });
 
-// Each side is within 1e-5 of what an exact computation gives, norm-wise (the bound and its reasons are golden_test.cc's:
-// roundings in FP32 of sums in some order). Turning rounds every weight once more, and two inputs a layer: of the size
-// that the linears' own roundings have.
+// Each side is within 1e-5 of the exact result, norm-wise (golden_test.cc has the bound and its reasons: FP32 roundings
+// of sums in some order). Rotation rounds every weight once more, and two inputs a layer, by errors of the size of the
+// linears' own roundings.
 TEST_P(RotatedModels, HaveTheOriginalsLogits) {
   const Ids ids = golden_json(GetParam())["ids"];
   const Checkpoint original = Checkpoint::open(tiny_model(GetParam())),
@@ -47,10 +48,10 @@ TEST(Rotation, OtherSignsAreOtherWeightsOfTheSameFunction) {
     return decode(Checkpoint::open(open_rotated(tiny_model("qwen3"), seed)).linear(gate));
   };
   EXPECT_EQ(values(1), values(1));
-  EXPECT_GT(relative_distance(values(1), values(2)), 0.5);  // orthogonal to each other, or nearly
+  EXPECT_GT(relative_distance(values(1), values(2)), 0.5);  // They are orthogonal to each other, or nearly.
 }
 
-// Rows of a quantised, rotated model are what they are in any batch, and its 4-bit activations are turned first.
+// Rows of a quantised, rotated model are the same in any batch, and its 4-bit activations are transformed first.
 TEST(Rotation, RowsDoNotDependOnTheBatch) {
   for (const std::string name : {"qwen2", "yarn", "smollm3_window"}) {
     const Checkpoint rotated = Checkpoint::open(open_rotated(tiny_model(name), kSeed));
@@ -126,7 +127,7 @@ TEST(Rotation, WhatCannotBeTurnedIsRefused) {
             0);
   refuses([&] { open_rotated(made, kSeed); }, "rotated already");
   refuses([&] { train::check_known(Checkpoint::open(made).config()); }, "a rotated model is not tuned");
-  // Values in one cache would be turned and not.
+  // Otherwise one cache would hold values with and without the rotation.
   const auto runner = make_cpu_runner(Checkpoint::open(tiny_model("llama2")), {.threads = 1, .isa = ""});
   refuses([&] { runner->make_draft(Checkpoint::open(made)); }, "the draft is rotated, the model is not");
   for (const char* target : {"gguf", "gptq", "compressed-tensors"}) {

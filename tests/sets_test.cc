@@ -1,3 +1,5 @@
+// These tests are about the sets of text that a plan is searched, tried and certified on, and about how they are
+// judged.
 #include "compress/inputs/sets.h"
 
 #include <gmock/gmock.h>
@@ -23,7 +25,8 @@ using testing::Not;
 
 constexpr int64_t kContext = 16;
 
-// Words of letters, so that the tokenizer below, which knows bytes alone, makes as many tokens of them as bytes.
+// Returns words of letters. The tokenizer below, which knows only bytes, makes as many tokens of them as they have
+// bytes.
 std::string words(int64_t bytes, uint64_t seed) {
   Rng rng(seed);
   std::string text;
@@ -34,7 +37,7 @@ std::string words(int64_t bytes, uint64_t seed) {
 Tokenizer byte_tokenizer(bool with_bos) {
   nlohmann::json vocabulary;
   for (int c = 0; c < 26; ++c) vocabulary[std::string(1, static_cast<char>('a' + c))] = c;
-  vocabulary["\u0120"] = 26;  // a blank, as byte-level tokenizers write it
+  vocabulary["\u0120"] = 26;  // This is a blank, as byte-level tokenizers write it.
   vocabulary["<s>"] = 27;
   nlohmann::json file = {
       {"version", "1.0"},
@@ -110,7 +113,7 @@ TEST(Corpus, FilesFoldersLinesAndFormFeedsAreDocuments) {
   ASSERT_EQ(lines.documents.size(), 2u);
   EXPECT_EQ(lines.documents[0].domain + " " + lines.documents[0].name, "prose one");
   EXPECT_EQ(lines.documents[1].ids.size(), 40u);
-  EXPECT_EQ(lines.without_template, 1);  // there is none to render it
+  EXPECT_EQ(lines.without_template, 1);  // There is no template to render it.
   EXPECT_THROW(folder.read({"nothing.txt"}), Error);
   folder.write("bad.jsonl", "{\"text\": 3}\n");
   EXPECT_THAT([&] { folder.read({"bad.jsonl"}); }, testing::ThrowsMessage<Error>(HasSubstr("bad.jsonl line 1")));
@@ -124,7 +127,7 @@ TEST(Corpus, EveryWindowBeginsWithBos) {
   folder.write("plain.txt", words(40, 1));
   const Corpus with = folder.read({"plain.txt"}, true), without = folder.read({"plain.txt"}, false);
   ASSERT_EQ(without.documents[0].ids.size(), 40u);
-  ASSERT_EQ(with.documents[0].ids.size(), 43u);  // windows of 15 and one more
+  ASSERT_EQ(with.documents[0].ids.size(), 43u);  // They are windows of 15 with one more token each.
   for (size_t i = 0; i < 43; ++i) {
     if (i % kContext == 0)
       EXPECT_EQ(with.documents[0].ids[i], 27);
@@ -148,13 +151,13 @@ TEST(Sets, AreDisjointByDocumentAndTheSameFromAnyOrder) {
   std::reverse(turned.documents.begin(), turned.documents.end());
   EXPECT_EQ(hashes(divide(units_of(turned, kContext, "x"), 3).first), hashes(two.first));
 
-  // Windows are shared alike by the domains; of a document no more than some.
+  // Windows are shared equally by the domains, and a document gives only a limited number.
   const TextSet set = text_set(two.second, kContext, 40);
   EXPECT_EQ(set.domains(), (std::vector<std::string>{"a", "b"}));
   EXPECT_EQ(set.windows, 40);
   EXPECT_EQ(set.documents.size(), 40u);
   for (const EvalText& text : set.texts) EXPECT_EQ(text.ids.size(), static_cast<size_t>(kContext));
-  // Of 50 windows each domain has 25, and all 20 documents of each are read before any gives a second window.
+  // Each domain has 25 of 50 windows, and all 20 documents of each are read before any gives a second window.
   const TextSet dealt = text_set(two.second, kContext, 50);
   EXPECT_EQ(dealt.windows, 45);
   EXPECT_EQ(dealt.documents.size(), 40u);
@@ -167,7 +170,7 @@ TEST(Sets, AreDisjointByDocumentAndTheSameFromAnyOrder) {
   EXPECT_EQ(more.windows, 20 * kWindowsOfOne + 20);
   EXPECT_NE(more.sha256, set.sha256);
 
-  // What a certificate names is found again, in any order; a name that is none is said.
+  // The places that a certificate names are found again, in any order; an invalid name is reported.
   const TextSet again = set_of_places(turned, kContext, place_names(set));
   EXPECT_EQ(again.sha256, set.sha256);
   for (size_t i = 0; i < set.texts.size(); ++i) EXPECT_EQ(again.texts[i].ids, set.texts[i].ids);
@@ -177,7 +180,7 @@ TEST(Sets, AreDisjointByDocumentAndTheSameFromAnyOrder) {
   beyond.replace(beyond.find('+'), std::string::npos, "+99999999999999999999");
   EXPECT_THROW(set_of_places(corpus, kContext, {beyond}), Error);
   EXPECT_THROW(set_of_places(corpus, kContext, {}), Error);
-  // Nor may a document count twice, in whole or in part: the interval would be narrower than it is.
+  // A document may not count twice, in whole or in part, as the interval would be narrower than the truth.
   const std::string whole = place_names(set)[0], hash = whole.substr(0, whole.find('@'));
   for (const std::string& again_or_part : {whole, hash + "@8+8"})
     EXPECT_THAT(
@@ -190,8 +193,8 @@ TEST(Sets, AreDisjointByDocumentAndTheSameFromAnyOrder) {
   EXPECT_EQ(remove_shared(rest, corpus), 60);
 }
 
-// A document that repeats, as they do in files that were collected, is one: it would otherwise be tried on and certified
-// on, and as several that lose alike make an interval of no width.
+// A document that repeats, as in collected files, counts as one. Otherwise it would be used in trials and in the
+// certificate, and several documents that lose alike would make an interval of no width.
 TEST(Sets, ADocumentThatRepeatsCountsOnce) {
   const Texts folder;
   for (int i = 0; i < 40; ++i)
@@ -205,14 +208,15 @@ TEST(Sets, ADocumentThatRepeatsCountsOnce) {
   EXPECT_EQ(remove_repeated(corpus), 0);
 }
 
-// A single long text is cut into passages, neighbouring ones on one side, and it is said.
+// A single long text is cut into passages (blocks of one document), with neighbouring ones on one side, and the output
+// says so.
 TEST(Sets, FewDocumentsAreCutIntoPassages) {
   const Texts folder;
   folder.write("long.txt", words(60 * kContext, 1));
   folder.write("short.txt", words(3 * kContext, 1));
   const Corpus corpus = folder.read({"long.txt"});
   const std::vector<Document> units = units_of(corpus, kContext, "long.txt");
-  EXPECT_EQ(units.size(), 12u);  // each of five windows
+  EXPECT_EQ(units.size(), 12u);  // Each has five windows.
   const Division two = divide(units, 3);
   ASSERT_EQ(two.first.size(), 4u);
   for (const Document& d : two.first) EXPECT_LT(d.begin, two.second.front().begin);
@@ -221,7 +225,7 @@ TEST(Sets, FewDocumentsAreCutIntoPassages) {
   EXPECT_EQ(set.files(), 1);
   EXPECT_THAT(describe(set), HasSubstr("8 passages of 1 document, 40 windows"));
   EXPECT_THAT(few_documents_text(set), HasSubstr("8 passages with 40 windows"));
-  // A longer text has more passages, and none is longer than text stays alike; each of them is read in whole.
+  // A longer text has more passages, each short enough to stay alike, and each of them is read in whole.
   folder.write("longer.txt", words(30 * kWindowsOfPassage * kContext, 2));
   const std::vector<Document> more = units_of(folder.read({"longer.txt"}), kContext, "longer.txt");
   EXPECT_EQ(more.size(), 30u);
@@ -255,7 +259,7 @@ TEST(Sets, APromiseIsJudgedByTheWorstDomain) {
   double missed = 0;
   for (int test = 1; test <= kMostTests; ++test) missed += (1 - confidence_of_test(test)) / 2;
   EXPECT_LT(missed, 0.05);
-  // What is printed is the certainty of all tests together.
+  // The printed certainty is that of all tests together.
   EXPECT_DOUBLE_EQ(certainty_after(1), 0.975);
   EXPECT_DOUBLE_EQ(certainty_after(2), 0.9625);
   EXPECT_DOUBLE_EQ(certainty_after(kMostTests), 1 - missed);
@@ -291,7 +295,7 @@ TEST(Sets, WhatIsNotKeptIsNoPromise) {
   EXPECT_THAT(failed, HasSubstr("Claimed: at least 98.00% overlap; on this text 97.90% (lower end 97.80%): NOT kept."));
   EXPECT_THAT(failed, Not(HasSubstr("Promised")));
   EXPECT_THAT(kept, Not(HasSubstr("passages")));
-  // The target is met, and the file's figures are others than those of these weights.
+  // The target is met, and the figures of the file are not those of these weights.
   const std::string other = words_of(0.98, 0.9825, true, false);
   EXPECT_THAT(other, HasSubstr("which is not what the certificate says: NOT kept."));
   EXPECT_THAT(other, Not(HasSubstr("Promised")));

@@ -1,5 +1,5 @@
-// The laws that speculation and scheduling stand on, over whole models on the CPU: mixed = alone, drafted and verified =
-// decoded, speculative = plain, bit for bit.
+// These tests check, over whole models on the CPU, the laws behind speculation and scheduling: mixed = alone, drafted
+// and verified = decoded, speculative = plain, bit for bit.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -17,7 +17,7 @@ namespace {
 
 using Ids = std::vector<int32_t>;
 
-// Every width that can be cut, and kinds that cannot, one after the other over a model's linears.
+// These are every width that can be cut, and kinds that cannot, one after the other over a model's linears.
 const std::vector<std::string> kDraftedFormats = {"int8g64zs8", "int6g32z", "int5g64",      "int3g64z",
                                                   "int7g32z",   "int8c",    "lut4g64",      "int4g64z",
                                                   "bf16",       "fp4g16",   "vq8k12s4+r2.2"};
@@ -50,7 +50,7 @@ std::vector<float> logits_of(Runner& runner, const Batch& batch, Reading reading
   return {logits.begin(), logits.end()};
 }
 
-// ---- A batch of segments of all kinds = each of them alone.
+// The tests below check that a batch of segments of all kinds equals each of them alone.
 
 struct Conversation {
   Ids ids;
@@ -77,7 +77,7 @@ TEST(MixedBatch, EqualsItsSegmentsAloneOverRandomBatches) {
           c.pages.push_back(free[which]);
           free.erase(free.begin() + static_cast<std::ptrdiff_t>(which));
         }
-        // A prompt from its beginning or amid it, one decoded row, or two to nine verified ones.
+        // The next rows are a prompt from its beginning or middle, one decoded row, or two to nine verified ones.
         const auto size = static_cast<int64_t>(c.ids.size());
         const int64_t rows[] = {size, 1 + static_cast<int64_t>(rng.below(static_cast<uint64_t>(size))), 1,
                                 2 + static_cast<int64_t>(rng.below(8))};
@@ -108,7 +108,8 @@ TEST(MixedBatch, EqualsItsSegmentsAloneOverRandomBatches) {
   }
 }
 
-// ---- Drafted and verified = decoded. What is drafted is random, so that rejected slots hold what must never be read.
+// The tests below check that drafted and verified = decoded. Drafts are random, so rejected slots hold values that must
+// never be read.
 
 TEST(Verification, GivesTheLogitsOfDecodingWhateverWasDrafted) {
   for (const char* model : {"llama2", "qwen3"})
@@ -129,13 +130,13 @@ TEST(Verification, GivesTheLogitsOfDecodingWhateverWasDrafted) {
         const size_t drafts = std::min<size_t>(1 + rng.below(8), ids.size() - fed - 1);
         const Reading reading = readings[rng.below(readings.size())];
         int32_t token = ids[fed];
-        for (size_t i = 0; i < drafts; ++i) {  // the newest token and then whatever was drafted
+        for (size_t i = 0; i < drafts; ++i) {  // These are the newest token and then whatever was drafted.
           Batch batch;
           batch.append({&token, 1}, static_cast<int64_t>(fed + i), pages, 0, RowKind::output);
           runner->step(batch, reading);
           token = static_cast<int32_t>(rng.below(v));
         }
-        // The first `accepted` drafts are what decoding would give, the others are not.
+        // The first `accepted` drafts are those of decoding, and the others are not.
         const size_t accepted = rng.below(drafts + 1);
         Ids rows(ids.begin() + static_cast<std::ptrdiff_t>(fed),
                  ids.begin() + static_cast<std::ptrdiff_t>(fed + 1 + accepted));
@@ -150,7 +151,7 @@ TEST(Verification, GivesTheLogitsOfDecodingWhateverWasDrafted) {
     }
 }
 
-// Rejected slots hold NaN, as far behind the verified rows as eight drafts reach: whoever reads one of them shows it.
+// Rejected slots hold NaN, as far after the verified rows as eight drafts reach, so any read of one of them shows.
 TEST(Verification, NeverReadsASlotThatADraftLeft) {
   const Checkpoint checkpoint = Checkpoint::open(tiny_model("llama2"));
   const auto v = static_cast<size_t>(checkpoint.config().v);
@@ -187,7 +188,7 @@ TEST(Verification, NeverReadsASlotThatADraftLeft) {
   }
 }
 
-// ---- Speculative = plain.
+// The tests below check that speculative = plain.
 
 std::vector<GenerationRequest> requests_for(const Checkpoint& checkpoint, size_t count) {
   Rng rng(11);
@@ -211,8 +212,9 @@ TEST(Speculation, GivesThePlainTextAndItsProbabilitiesBitForBit) {
   const auto requests = requests_for(checkpoint, 32);
   const auto runner = make_quantised(checkpoint, KvFormat::f16, 2, 0, 4096);
   const auto plain = generate(*runner, requests, {.reading = Activations::a16, .max_sequences = 1});
-  const auto copy = runner->make_draft(checkpoint);  // unquantised: another kind of weights over the same cache
-  // A cache that cannot hold all who run, with drafts or without, so that some are preempted amid it.
+  // The copy is not quantised, so another kind of weights uses the same cache.
+  const auto copy = runner->make_draft(checkpoint);
+  // The cache cannot hold all running sequences, with drafts or without, so some are preempted in the middle.
   const auto small = make_quantised(checkpoint, KvFormat::f16, 1, 0, 5 * kPageTokens);
   struct Case {
     Runner *model, *draft;
@@ -249,7 +251,8 @@ TEST(Speculation, GivesThePlainTextAndItsProbabilitiesBitForBit) {
   }
 }
 
-// Every draft of one model: views by activations, copies that keep their weights in other formats, lookup.
+// This is one draft of a model: its high bits with some activations, copies that keep their weights in other formats,
+// or lookup.
 struct Pair {
   std::string name;
   Runner* draft;
@@ -257,7 +260,7 @@ struct Pair {
   bool lookup = false;
 };
 
-// Runs `pairs` with 1 to 8 drafts by 1, 3, 8 and 32 sequences at once, those combinations that `wanted` takes.
+// Runs `pairs` with 1 to 8 drafts by 1, 3, 8 and 32 sequences at once, for those combinations that `wanted` accepts.
 void expect_plain_text(Runner& model, const std::vector<GenerationRequest>& requests,
                        const std::vector<Generation>& plain, const std::vector<Pair>& pairs,
                        const std::function<bool(int)>& wanted) {
@@ -282,7 +285,8 @@ void expect_plain_text(Runner& model, const std::vector<GenerationRequest>& requ
         preemptions += counters.preemptions;
         for (size_t i = 0; i < requests.size(); ++i) {
           ASSERT_EQ(got[i].ids, plain[i].ids) << i;
-          ASSERT_EQ(got[i].logprobs, plain[i].logprobs) << i;  // of accepted positions, bit for bit
+          // These are the values of accepted positions, equal bit for bit.
+          ASSERT_EQ(got[i].logprobs, plain[i].logprobs) << i;
         }
       }
   EXPECT_GT(accepted, 0);
@@ -294,7 +298,8 @@ void expect_plain_text_of_every_pair(const std::function<bool(int)>& wanted) {
   const auto requests = requests_for(checkpoint, 32);
   const auto whole = make_quantised(checkpoint, KvFormat::f16, 2, 0, 4096);
   const auto plain = generate(*whole, requests, {.reading = Activations::a16, .max_sequences = 1});
-  // Too little for all who run, with drafts or without: which of them are preempted is not for the clock to say.
+  // The cache is too small for all running sequences, with drafts or without. Which of them are preempted does not
+  // depend on the clock.
   const auto model = make_quantised(checkpoint, KvFormat::f16, 2, 0, 5 * kPageTokens);
   const auto copy = model->make_draft(checkpoint), grids = model->make_draft(checkpoint);
   ThreadPool pool(1);
@@ -316,10 +321,11 @@ void expect_plain_text_of_every_pair(const std::function<bool(int)>& wanted) {
 }
 
 TEST(Speculation, EveryPairGivesThePlainText) {
-  expect_plain_text_of_every_pair([](int combination) { return combination % 19 == 0; });  // prime to 8 and 4
+  // 19 has no common divisor with 8 and 4.
+  expect_plain_text_of_every_pair([](int combination) { return combination % 19 == 0; });
 }
 
-// All 416 of them, some minutes:
+// This runs all 416 of them, which takes some minutes:
 //   build/laws_test --gtest_also_run_disabled_tests --gtest_filter='*EveryPairInFull*'
 TEST(Speculation, DISABLED_EveryPairInFull) {
   expect_plain_text_of_every_pair([](int) { return true; });

@@ -1,4 +1,5 @@
-// The verbs that put questions and prompts to models, run as a user runs them: eval --tasks, recovery, compare, noise.
+// These tests run, as a user does, the verbs that put questions and prompts to models: eval --tasks, recovery, compare,
+// noise.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -12,8 +13,9 @@ namespace {
 
 using nlohmann::json;
 
-// `model` is quill-1m, `coarse` the same in 2 bits, `own.jsonl` eight questions whose right answers are what quill-1m
-// says greedily. It is a base model and answers none of the bundled questions, so its own answers are made the truth.
+// `model` is quill-1m, `coarse` is the same in 2 bits, and `own.jsonl` has eight questions whose right answers are
+// quill-1m's greedy ones. It is a base model and answers none of the bundled questions, so its own answers are made the
+// truth.
 class Studies : public testing::Test {
  protected:
   static void SetUpTestSuite() {
@@ -28,7 +30,7 @@ class Studies : public testing::Test {
     std::string own;
     std::map<std::string, int> taken;
     for (const auto& [id, answer] : answers("first.jsonl"))
-      // Where it opens a thought and does not end it, it has given no answer.
+      // A model that opens a thought and does not end it has given no answer.
       if (answer["text"].get<std::string>().find("<think>") == std::string::npos && ++taken[answer["task"]] <= 4)
         own +=
             json{
@@ -52,7 +54,7 @@ class Studies : public testing::Test {
     for (std::string line; std::getline(text, line);) all.push_back(json::parse(line));
     return all;
   }
-  // The answers a cache file holds, by question.
+  // Returns the answers in a cache file, by question.
   static std::map<std::string, json> answers(const std::string& name) {
     std::map<std::string, json> by_id;
     for (const json& line : lines(name))
@@ -67,9 +69,9 @@ const std::string kOwn = " --tasks own.jsonl --plain --max-tokens 12";
 
 TEST_F(Studies, AnswersAreTheSameInEveryBatchAndGoOnWhereTheyEnded) {
   const json first = report("fidelio eval model --limit 2 --batch 1 --cache grown.jsonl" + kOwn)["runs"][0];
-  EXPECT_EQ(first["timings"]["questions_asked"], 4);  // two of each task
+  EXPECT_EQ(first["timings"]["questions_asked"], 4);  // These are two of each task.
   const json grown = report("fidelio eval model --batch 3 --cache grown.jsonl" + kOwn)["runs"][0];
-  EXPECT_EQ(grown["timings"]["questions_asked"], 4);  // the other four
+  EXPECT_EQ(grown["timings"]["questions_asked"], 4);  // These are the other four.
   EXPECT_FALSE(grown["timings"].contains("tokens_per_second"));
   const json whole = report("fidelio eval model --batch 8 --cache whole.jsonl" + kOwn)["runs"][0];
   EXPECT_EQ(whole["timings"]["questions_asked"], 8);
@@ -102,14 +104,14 @@ TEST_F(Studies, RecoveryIsOneForTheModelItselfAndLessForACoarseOne) {
   ASSERT_EQ(r["models"].size(), 3u);
   EXPECT_EQ(r["models"][1]["mean_recovery"]["value"], 1);
   EXPECT_EQ(r["models"][1]["difference"]["value"], 0);
-  // Eight questions show nothing, not even of a model against itself.
+  // Eight questions show nothing, not even about a model against itself.
   EXPECT_FALSE(r["models"][1]["lossless"].get<bool>());
   EXPECT_FALSE(r["models"][1]["different"].get<bool>());
   EXPECT_EQ(r["models"][1]["questions"], 8);
   EXPECT_EQ(r["models"][1]["questions_needed"], 370);
   EXPECT_LT(r["models"][1]["mean_recovery"]["ci95"][0], 0.9);
   for (const json& accuracy : r["models"][1]["accuracy"]) EXPECT_LT(accuracy["ci95"][0], 0.9);
-  // Two-bit rounding of so small a model hardly leaves an answer as it was.
+  // Two-bit rounding of so small a model leaves hardly any answer as it was.
   for (const json& accuracy : r["models"][2]["accuracy"]) EXPECT_LT(accuracy["value"], 1);
   EXPECT_LT(r["models"][2]["mean_recovery"]["value"], 1);
   EXPECT_FALSE(r["models"][2]["lossless"].get<bool>());
@@ -132,7 +134,7 @@ TEST_F(Studies, AModelAgreesWithItselfInEveryToken) {
   EXPECT_EQ(coarse["prompts"].size(), 3u);
   EXPECT_GT(coarse["divergent"], 0);
   EXPECT_NEAR(coarse["agreement"]["value"].get<double>(),
-              1 - coarse["divergent"].get<double>() / coarse["tokens"].get<double>(), 1e-12);  // FP64
+              1 - coarse["divergent"].get<double>() / coarse["tokens"].get<double>(), 1e-12);  // This is FP64.
   EXPECT_THAT(read_text_file(path("compare.html")), testing::HasSubstr("coarse"));
 }
 
@@ -155,7 +157,7 @@ TEST_F(Studies, MoreNoiseCostsMore) {
   EXPECT_NEAR(r["kl_by_noise_power"]["slope"].get<double>() / ((x0 * y0 + x1 * y1) / (x0 * x0 + x1 * x1)), 1, 1e-12);
   const json again = report(command)["levels"], other = report(command + " --seed 1")["levels"];
   for (size_t i = 0; i < levels.size(); ++i) {
-    EXPECT_EQ(again[i]["kl"], levels[i]["kl"]);  // a function of the seed
+    EXPECT_EQ(again[i]["kl"], levels[i]["kl"]);  // It is a function of the seed.
     EXPECT_NE(other[i]["kl"], levels[i]["kl"]);
   }
   EXPECT_THAT(read_text_file(path("noise.html")), testing::HasSubstr("<svg"));
@@ -164,7 +166,8 @@ TEST_F(Studies, MoreNoiseCostsMore) {
   EXPECT_THAT(loud.out, testing::HasSubstr("KL: no level has KL <= 1e-09, so no line is fitted"));
 }
 
-// Both grids, layer after layer; a side that is a checkpoint ends at what `eval` measures of the checkpoint.
+// Both grids are compared layer after layer. A side that is a checkpoint ends at the value that `eval` measures for the
+// checkpoint.
 TEST_F(Studies, LayersOnASymmetricGridLoseMore) {
   const std::string text = " --text data/docs-heldout.txt --context 128 --windows 6";
   const json r = report("fidelio gamma model --bits 4 --group 32 --report gamma.html" + text)["text"];

@@ -1,5 +1,5 @@
-// What somebody might do to a certified model, by accident or not: every edit and damage is refused, naming what was
-// changed, and no honest measurement is. One model is compressed for all of them.
+// These tests do to a certified model what a person might do, by accident or not. Every edit and damage is refused with
+// the name of what was changed, and no honest measurement is. One model is compressed for all of them.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -22,7 +22,7 @@ namespace fs = std::filesystem;
 using nlohmann::json;
 using testing::HasSubstr;
 
-// A safetensors file taken apart: its header, what fidelio says in it, and the data.
+// This is a safetensors file taken apart: its header, fidelio's statement in it, and the data.
 class Opened {
  public:
   explicit Opened(const std::string& path) : path_(path) {
@@ -46,7 +46,7 @@ class Opened {
     file.write(reinterpret_cast<const char*>(&length), sizeof(length));
     file << text << data;
   }
-  // As somebody does who knows how fidelio works: the seal fits what is said now.
+  // Makes the seal fit the present statement, as a person does who knows how fidelio works.
   void seal() { meta["provenance"]["certificate_seal"] = seal_of(certificate()); }
 
   json header, meta;
@@ -72,7 +72,7 @@ class Tampering : public testing::Test {
   }
   static void TearDownTestSuite() { delete folder_; }
 
-  // A copy of the model, to be changed.
+  // Makes a copy of the model that can be changed.
   Tampering() {
     fs::remove_all(*folder_ / "bad");
     fs::copy(*folder_ / "whole", *folder_ / "bad", fs::copy_options::recursive);
@@ -87,7 +87,7 @@ class Tampering : public testing::Test {
     EXPECT_EQ(result.code, 1) << what << "\n" << result.out << result.err;
     for (const std::string& word : words) EXPECT_THAT(result.err, HasSubstr(word)) << what;
   }
-  // Edits a text file, where the text is.
+  // Replaces text in a text file.
   static void replace(const std::string& file, const std::string& from, const std::string& to) {
     std::string text = read_text_file(*folder_ / "bad/" + file);
     const size_t at = text.find(from);
@@ -112,7 +112,7 @@ TEST_F(Tampering, HonestMeasurementsHold) {
     EXPECT_THAT(result.out, HasSubstr("This model was not made, tried or chosen with any of these passages. It was "
                                       "tried on other passages of the same documents."));
   }
-  // The texts have moved: they are known by what they hold.
+  // The texts have moved, and are recognised by their contents.
   fs::rename(*folder_ / "docs.txt", *folder_ / "moved.txt");
   EXPECT_EQ(certify("--text moved.txt:docs --text manual.txt:manual").code, 0);
   EXPECT_THAT(certify("--text moved.txt --text manual.txt:manual").err,
@@ -146,14 +146,14 @@ TEST_F(Tampering, AChangedTensorIsNamed) {
     ASSERT_NE(file.data, data) << tensor;
     file.write();
     expect_refused(tensor, {refused + tensor + " was changed"});
-    // The hash of all weights is made to fit: the tensor's own does not.
+    // The hash of all weights is made to fit, and the tensor's own does not.
     const std::string before = file.meta["weights_sha256"];
     file.meta["weights_sha256"] = Checkpoint::open(*folder_ / "bad").weights_sha256();
     file.write();
     expect_refused(tensor, {refused + tensor + " was changed"});
     file.meta["weights_sha256"] = before;
   }
-  // So are all hashes: what is left is to measure, and the figures, their domain and the target are named.
+  // Now all hashes fit. Only measuring is left, and the figures, their domain and the target are named.
   file.data = data;
   const size_t begin = file.begin_of(down + "plane0"), end = file.end_of(down + "plane0");
   std::reverse(file.data.begin() + static_cast<int64_t>(begin), file.data.begin() + static_cast<int64_t>(end));
@@ -164,7 +164,7 @@ TEST_F(Tampering, AChangedTensorIsNamed) {
   file.write();
   expect_refused("rows",
                  {"what is certified is not met: measured is EAR 0.", " of ", "its target is EAR of at least 0.95"});
-  // Without the hashes nothing is vouched for.
+  // Without the hashes nothing is certain.
   for (const char* key : {"weights_sha256", "tensors", "files"}) {
     restore("model.safetensors");
     Opened bad(weights());
@@ -189,7 +189,7 @@ TEST_F(Tampering, AChangedFileIsNamed) {
     replace("config.json", from, to);
     refused("config.json", "changed");
   }
-  // Two words of the vocabulary change places, by which text becomes other tokens.
+  // Two words of the vocabulary change places, so text becomes other tokens.
   json tokenizer = json::parse(read_text_file(*folder_ / "bad/tokenizer.json"));
   json& vocabulary = tokenizer["model"]["vocab"];
   std::vector<std::string> words;
@@ -211,7 +211,7 @@ TEST_F(Tampering, AChangedFileIsNamed) {
   refused("merges.txt", "added");
 }
 
-// Fields that measuring again does not show are held by the seal, and each is named.
+// The seal protects fields that measuring again does not check, and each is named.
 TEST_F(Tampering, AnEditedFieldOfTheCertificateIsNamed) {
   const json tasks = {{"file_sha256", "0"},
                       {"questions", {{"calibration", 30}, {"check", 300}}},
@@ -239,7 +239,7 @@ TEST_F(Tampering, AnEditedFieldOfTheCertificateIsNamed) {
                                                        : "the certificate was edited since it was written (" + field});
     restore("model.safetensors");
   }
-  // A promise of answers that somebody wrote by hand, for which there never was a measurement.
+  // This is a hand-written promise of answers that nobody ever measured.
   Opened file(weights());
   json& t = file.certificate()["tasks"] = tasks;
   const json point = {{"value", 1.0}, {"ci95", {0.9995, 1.0}}};
@@ -248,7 +248,7 @@ TEST_F(Tampering, AnEditedFieldOfTheCertificateIsNamed) {
   t["kl_allowed"] = 1.0, t["confidence"] = 0.95, t["looks"] = 1;
   file.write();
   expect_refused("tasks", {"the certificate was edited since it was written (tasks)"});
-  // With a seal made anew it is not believed either, and said so.
+  // A new seal does not make it trusted either, and the output says so.
   file.seal();
   file.write();
   EXPECT_THAT(certify().out, HasSubstr("Not measured again: its promise of answers"));
@@ -258,7 +258,7 @@ TEST_F(Tampering, AnEditedFieldOfTheCertificateIsNamed) {
   expect_refused("seal", {"its certificate has no seal"});
 }
 
-// Where the seal was made anew, what is measured and what the text holds speak against what was edited.
+// If the seal was made again, the measurements and the contents of the text contradict the edits.
 TEST_F(Tampering, FiguresDomainsAndDocumentsAreMeasuredAgain) {
   const auto better = [](json& estimate) { estimate = {{"value", 0.9999}, {"ci95", {0.9998, 1.0}}}; };
   for (const auto& [words, change] : std::vector<std::pair<std::string, std::function<void(json&)>>>{
@@ -283,14 +283,14 @@ TEST_F(Tampering, FiguresDomainsAndDocumentsAreMeasuredAgain) {
     expect_refused(words, {words});
     restore("model.safetensors");
   }
-  // A figure that was made worse is borne out, and still nobody measured it.
+  // A figure that was made worse is confirmed, and still nobody measured it.
   Opened file(weights());
   file.certificate()["ear"]["value"] = file.certificate()["ear"]["value"].get<double>() - 1e-4;
   file.write();
   expect_refused("worse", {"the certificate was edited since it was written (ear)"});
 }
 
-// The best passages are kept, and everything that speaks of them is made to fit: the text, dealt out anew, tells.
+// The best passages are kept, and everything about them is made to fit. Choosing from the text again reveals it.
 TEST_F(Tampering, ChosenDocumentsAreFound) {
   Opened file(weights());
   json& c = file.certificate();
@@ -305,7 +305,7 @@ TEST_F(Tampering, ChosenDocumentsAreFound) {
   file.seal();
   file.write();
   expect_refused("chosen", {"other documents of this text would have been certified on"});
-  // Under another name, or with more text beside it, it cannot be dealt out as it was, and that is said.
+  // Under another name, or with more text beside it, the text cannot be chosen from as it was, and the output says so.
   const CommandResult beside = certify("--text docs.txt:docs --text manual.txt:manual --text '" +
                                        source_path("models/data/docs-calibration.txt") + ":more'");
   EXPECT_THAT(beside.out, HasSubstr("Not looked at: whether the documents are those that the text gives"));

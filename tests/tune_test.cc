@@ -1,4 +1,4 @@
-// `fidelio tune` run as a user runs it.
+// These tests run `fidelio tune` as a user does.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -53,8 +53,8 @@ class Tune : public testing::Test {
   TestFolder folder_;
 };
 
-// Of integers and of a grid: nearer on text that nobody tuned on, as served, and not a byte larger. Layers alone help
-// too.
+// Integers and a grid become nearer on text that was not used in tuning, as served, and not a byte larger. Tuning the
+// layers alone helps too.
 TEST_F(Tune, ComesNearerWithTheSameBytes) {
   for (const std::string format : {"int3g64zs8", "lut2g64", "vq8k16s8+r1.0"}) {
     quantize(format, format);
@@ -71,13 +71,14 @@ TEST_F(Tune, ComesNearerWithTheSameBytes) {
   ASSERT_EQ(after.size(), 4u);
   EXPECT_LT(after[0], before[0]);
   for (size_t i = 0; i < after.size(); ++i) EXPECT_LE(after[i], before[i]);
-  // What the streams between layers say of the whole, `eval` says in FP32 of the checkpoint too, on other text: nearer.
+  // The streams between layers predict an improvement of the whole. `eval` confirms it for the checkpoint in FP32, on
+  // other text.
   EXPECT_LT(layers.at("kl_after").get<double>(), layers.at("kl_before").get<double>());
   EXPECT_LT(kl("layers"), kl("lut2g64"));
 }
 
-// The model's codebook moves with the whole and stays one for all linears of its format; layer by layer, where most of
-// those that read it are not at hand, it is left alone.
+// The model's codebook moves with the whole and stays one for all linears of its format. Layer by layer it is left
+// alone, as most of the linears that read it are not loaded then.
 TEST_F(Tune, ASharedCodebookStaysOne) {
   quantize("vq8k12s4m", "start");
   const auto book = [&](const std::string& out) {
@@ -99,8 +100,8 @@ TEST_F(Tune, ASharedCodebookStaysOne) {
   EXPECT_NE(hash("layers"), hash("start"));
 }
 
-// The same seed gives the same bytes: for one thread and two, and for a run that is killed at ten random moments. Codes
-// of vectors and a codebook that linears share are part of what it goes on with.
+// The same seed gives the same bytes: with one thread and two, and in a run that is killed at ten random moments. Codes
+// of vectors and a shared codebook are part of the state from which it continues.
 TEST_F(Tune, KilledRunsEndWithTheSameBytes) {
   for (const std::string format : {"int2g64zs8", "vq8k12s4m"}) {
     const std::string start = "start-" + format, whole = "whole-" + format, killed = "killed-" + format;
@@ -110,9 +111,10 @@ TEST_F(Tune, KilledRunsEndWithTheSameBytes) {
     tune(start, options, whole);
     tune(start, options + " --threads 1", "alone-" + format);
     EXPECT_EQ(hash(whole), hash("alone-" + format));
-    // Some end before anything is kept, some between two states, one perhaps while a state is written. They are counted
-    // in states, not in seconds, of which other work on the machine makes more or less.
-    const std::string again = "'" FIDELIO_PROGRAM "'" + tuning(start, options, killed).substr(7);  // not "fidelio"
+    // Some runs end before anything is kept, some between two states, and one perhaps while a state is written. The
+    // moments are counted in states and not in seconds, whose number depends on other work on the machine.
+    // It is not "fidelio", a function of the shell.
+    const std::string again = "'" FIDELIO_PROGRAM "'" + tuning(start, options, killed).substr(7);
     Rng rng(1);
     int kills = 0;
     for (int i = 0; i < 10 && !std::filesystem::exists(folder_ / killed); ++i)
@@ -131,17 +133,17 @@ TEST_F(Tune, KilledRunsEndWithTheSameBytes) {
   }
 }
 
-// Two ranks share both stages, the measurements and the samples of the source, and give the bytes of one; so do three,
-// where one of them is killed and all go on.
+// Two ranks share both stages, the measurements and the samples of the source, and give the same bytes as one. So do
+// three, where one of them is killed and the run continues.
 TEST_F(Tune, RanksGiveTheSameBytes) {
   if (std::system("command -v mpirun >/dev/null 2>&1") != 0)
     GTEST_SKIP() << "SKIPPED: no mpirun here, so that tuning by several ranks gives the bytes of one is NOT tested";
   quantize("lut2g64", "start");
   const std::string options = "--layer-steps 2 --steps 4 --evaluate-every 2 --save-seconds 0";
   const std::string four = "--calibration-samples 2048 --rows 256 ",
-                    two = "--calibration-samples 0 --rows 512 ";  // slices
+                    two = "--calibration-samples 0 --rows 512 ";  // These are slices.
   const json report = json::parse(run(tuning("start", options, "one", four)).out);
-  // Leaks inside MPI are not ours to find. A rank leaves its process id where it can be killed by it.
+  // Leaks inside MPI are not for this test to find. A rank writes its process id to a file, so it can be killed.
   const auto ranked = [&](int ranks, const std::string& sizes, const std::string& out,
                           const std::string& model = "start") {
     return fmt::format(
@@ -149,7 +151,7 @@ TEST_F(Tune, RanksGiveTheSameBytes) {
         "sh -c 'echo $$ > pid.$OMPI_COMM_WORLD_RANK; exec \"{}\"{}'",
         ranks, FIDELIO_PROGRAM, tuning(model, options + " --threads 1", out, sizes).substr(7));
   };
-  const json shared = json::parse(run(ranked(2, four, "two")).out);  // one report: the first rank's
+  const json shared = json::parse(run(ranked(2, four, "two")).out);  // There is one report, from the first rank.
   EXPECT_EQ(hash("one"), hash("two"));
   EXPECT_EQ(shared.at("evaluations"), report.at("evaluations"));
   EXPECT_EQ(shared.at("layer_error_after"), report.at("layer_error_after"));
@@ -159,21 +161,21 @@ TEST_F(Tune, RanksGiveTheSameBytes) {
   ASSERT_TRUE(std::filesystem::exists(folder_ / "three.tuning"));
   EXPECT_TRUE(json::parse(run(ranked(3, four, "three")).out).at("resumed").get<bool>());
   EXPECT_EQ(hash("one"), hash("three"));
-  // A codebook that linears share: every rank moves its own by the same sums.
+  // For a shared codebook every rank changes its own copy by the same sums.
   quantize("vq8k12s4m", "vectors");
   run(tuning("vectors", options, "vectors-one", four)), run(ranked(2, four, "vectors-two", "vectors"));
   EXPECT_EQ(hash("vectors-one"), hash("vectors-two"));
-  // More ranks than slices: said by all, and none waits for another.
+  // There are more ranks than slices. All ranks report it, and none waits for another.
   EXPECT_NE(run_command(folder_.path(), "timeout 120 " + ranked(3, two, "none")).code, 124);
   EXPECT_FALSE(std::filesystem::exists(folder_ / "none"));
 }
 
-// Killed when the last layer's state is there and no step of the whole has been made: the second stage begins with
-// moments of zero all the same.
+// The run is killed when the last layer's state exists and no step of the whole has been made. The second stage begins
+// with moments of zero all the same.
 TEST_F(Tune, AKillBetweenTheStagesChangesNothing) {
   quantize("int2g64zs8", "start");
   tune("start", "--layer-steps 2 --steps 3 --save-seconds 0", "whole");
-  // States are kept at the last layer's end alone; then the run is ended during the first step or after it.
+  // States are kept at the end of the last layer only. Then the run is ended during the first step or after it.
   const std::string again =
       "'" FIDELIO_PROGRAM "'" + tuning("start", "--layer-steps 2 --steps 3 --save-seconds 10000", "killed").substr(7);
   run_command(folder_.path(),
@@ -185,8 +187,8 @@ TEST_F(Tune, AKillBetweenTheStagesChangesNothing) {
   EXPECT_EQ(hash("killed"), hash("whole"));
 }
 
-// Rounds give what runs one after the other give, with the rates that a round has; and so does a run that was killed
-// between two of them. Rounds of another run are refused.
+// Rounds give the same as runs one after the other with the rates of the rounds. So does a run that was killed between
+// two rounds. Rounds of another run are refused.
 TEST_F(Tune, RoundsAreRunsOneAfterTheOther) {
   quantize("int3g64zs8", "start");
   const auto tensors = [&](const std::string& out) {
@@ -210,7 +212,7 @@ TEST_F(Tune, RoundsAreRunsOneAfterTheOther) {
   EXPECT_EQ(all["kl_before"], one["kl_before"]);
   EXPECT_EQ(all["kl_after"], three["kl_after"]);
   EXPECT_EQ(all["rounds"][1]["evaluations"], two["evaluations"]);
-  EXPECT_EQ(all["codes_moved"], 0);  // of the last round
+  EXPECT_EQ(all["codes_moved"], 0);  // This is about the last round.
   EXPECT_EQ(tensors("rounds"), tensors("three"));
   tune("start", "--steps 2 --rounds 2 --keep-embedding --keep-dense", "kept");
   auto kept = tensors("kept");
@@ -231,8 +233,8 @@ TEST_F(Tune, RoundsAreRunsOneAfterTheOther) {
   for (const std::string& name : entries(folder_.path())) EXPECT_EQ(name.find("killed."), std::string::npos) << name;
 }
 
-// What lies beside the output while it runs has a name of its own where the output's ends with a slash, and what could
-// not be written in the end is found out first.
+// Files beside the output during the run have proper names where the output's name ends with a slash. An output that
+// could not be written in the end is reported first.
 TEST_F(Tune, NamesBesideTheOutputAreThere) {
   quantize("int3g64zs8", "start");
   tune("start", "--steps 2 --rounds 2 --save-seconds 0", "tuned/");
@@ -248,7 +250,7 @@ TEST_F(Tune, NamesBesideTheOutputAreThere) {
   }
 }
 
-// Nothing is promised of a state that is not there yet.
+// Nothing is promised about a state that does not exist yet.
 TEST_F(Tune, AnInterruptSaysWhereTheNextRunGoesOn) {
   quantize("int3g64zs8", "start");
   run_command(folder_.path(),
@@ -262,7 +264,7 @@ TEST_F(Tune, AnInterruptSaysWhereTheNextRunGoesOn) {
               testing::HasSubstr("goes on from out.tuning, where that is: it is written every 100000 seconds"));
 }
 
-// Rates that are far too high: it is said, and what was there at the start is kept.
+// The rates are far too high. The run reports it and keeps the weights of the start.
 TEST_F(Tune, ADivergingRunKeepsTheBest) {
   quantize("int4g64zs8", "start");
   const json report =
@@ -273,9 +275,9 @@ TEST_F(Tune, ADivergingRunKeepsTheBest) {
   EXPECT_LE(kl("wild"), 1.05 * kl("start"));
 }
 
-// Nothing moves, so no measurement is better than the first. Of a cosine of 38 steps behind step 2 the run has at 2 all
-// of the rate, and goes on at 21, where half is left; at 4 it is at 23 and goes on at 29, at 6 at 31 and goes on at 34, and
-// at 8 it is at 36, where less than 6% is left, and ends.
+// Nothing moves, so no measurement is better than the first. The rate is a cosine of 38 steps after step 2. At step 2
+// the run has the full rate and continues at 21, where half is left. At step 4 it is at 23 and continues at 29, at 6 it
+// is at 31 and continues at 34, and at 8 it is at 36, where less than 6% is left, and ends.
 TEST_F(Tune, RatesAreHalvedWhereNothingBetterComes) {
   quantize("int4g64zs8", "start");
   const json report = tune("start",
@@ -288,8 +290,8 @@ TEST_F(Tune, RatesAreHalvedWhereNothingBetterComes) {
   EXPECT_EQ(report.at("kl_after").get<double>(), report.at("kl_before").get<double>());
 }
 
-// `compress --tune`: plans are tuned before they are measured, certified like any other on text that was not tuned on,
-// and not a byte larger; to a target it comes with no more bytes.
+// `compress --tune` tunes plans before they are measured. They are certified like others on text that was not
+// used in tuning, and are not a byte larger; for a target, the result needs no more bytes.
 TEST_F(Tune, CompressTunesItsPlans) {
   const auto compress = [&](const std::string& options, const std::string& out) {
     return json::parse(
@@ -306,7 +308,7 @@ TEST_F(Tune, CompressTunesItsPlans) {
   EXPECT_LE(by_size.at("bits_per_parameter").get<double>(), 5.2);
   const std::string target = fmt::format("--kl {}", 0.9 * kl(plain));
   compress(target, "without"), compress(target + tuned, "with");
-  const auto tensor_bytes = [&](const std::string& out) {  // without the header, which says how it was tuned
+  const auto tensor_bytes = [&](const std::string& out) {  // The header, which says how it was tuned, is left out.
     const std::string path = folder_ / out + "/model.safetensors";
     uint64_t header = 0;
     std::ifstream(path, std::ios::binary).read(reinterpret_cast<char*>(&header), sizeof header);
@@ -321,8 +323,8 @@ TEST_F(Tune, CompressTunesItsPlans) {
             0);
 }
 
-// What the source wrote is read again in place of being written again, however many tokens there are; samples of another
-// seed, another file and tokens that there are not are refused.
+// Samples that the source wrote are read again instead of being written again, however many tokens there are. Samples
+// of another seed, of another file, and with invalid tokens are refused.
 TEST_F(Tune, SamplesAreKept) {
   quantize("int3g64zs8", "start");
   const std::string sizes = "--calibration-samples 1024 --rows 512 --samples-file own.safetensors ",
@@ -340,7 +342,7 @@ TEST_F(Tune, SamplesAreKept) {
     EXPECT_THAT(result.out, testing::HasSubstr(why));
   };
   refused(tuning("start", "--steps 2 --seed 9", "other", sizes), "samples of another model, text or seed");
-  // One token that has become another.
+  // One token has become another.
   const std::string whole = read_text_file(path);
   std::string other = whole;
   other[other.size() - 4] = static_cast<char>(other[other.size() - 4] ^ 1);
@@ -348,7 +350,7 @@ TEST_F(Tune, SamplesAreKept) {
   refused(same("third"), "is damaged (its SHA-256 differs)");
   write_file_atomically(path, whole);
   std::map<std::string, std::string> about = Safetensors::open(path).metadata();
-  about.erase("sha256");  // as an earlier fidelio wrote them
+  about.erase("sha256");  // An earlier fidelio wrote them without it.
   const auto rewrite = [&](int64_t tokens, int32_t id, int64_t each) {
     OwnedTensor ids = OwnedTensor::allocate(DType::i32, Shape{tokens}),
                 ends = OwnedTensor::allocate(DType::i64, Shape{tokens / 128});
@@ -365,16 +367,17 @@ TEST_F(Tune, SamplesAreKept) {
   std::filesystem::copy_file(folder_ / "start/model.safetensors", path,
                              std::filesystem::copy_options::overwrite_existing);
   refused(same("third"), "holds no samples");
-  rewrite(int64_t{12} << 20, 5, 128);  // three times the default of a GPU
+  rewrite(int64_t{12} << 20, 5, 128);  // It is three times the default of a GPU.
   run(same("many"));
 }
 
-// A flipped bit of a state, in a weight, a moment or the best model so far, is none of what was computed: a file that was
-// named is refused, one of a name of ours is put aside.
+// After a bit flip in a state (in a weight, a moment or the best model so far) the run does not continue from it. A
+// file that the user named is refused, and one with a name of ours is put aside.
 TEST_F(Tune, ADamagedStateIsNotGoneOnFrom) {
   quantize("int3g64zs8", "start");
   const std::string command = tuning("start", "--steps 400 --save-seconds 0 --evaluate-every 2", "out"),
-                    killed = "'" FIDELIO_PROGRAM "'" + command.substr(7);  // not "fidelio", a function of the shell
+                    // The command names the program and not "fidelio", a function of the shell.
+      killed = "'" FIDELIO_PROGRAM "'" + command.substr(7);
   run_command(folder_.path(), "(" + killed +
                                   " > /dev/null & pid=$!; until [ -e out.tuning ] || ! kill -0 $pid 2> /dev/null; do "
                                   "sleep 0.01; done; kill -9 $pid; wait $pid)");
@@ -402,10 +405,11 @@ TEST_F(Tune, ADamagedStateIsNotGoneOnFrom) {
   write_file_atomically(folder_ / "few2.tuning", "dear to somebody");
   EXPECT_EQ(run_command(folder_.path(), tuning("start", "--steps 2", "few2")).code, 1);
   EXPECT_EQ(read_text_file(folder_ / "few2.tuning"), "dear to somebody");
-  // A round that was damaged since.
+  // A round was damaged afterwards.
   run(tuning("start", "--steps 2 --rounds 2", "whole"));
   std::filesystem::copy(folder_ / "few", folder_ / "rounds.round-1");
-  std::filesystem::remove(folder_ / "rounds.round-1/README.md");  // rounds have no card; another's file would stop it
+  // Rounds have no card, and another file would stop it.
+  std::filesystem::remove(folder_ / "rounds.round-1/README.md");
   write_file_atomically(folder_ / "rounds.round-1/model.safetensors", damaged);
   run(tuning("start", "--steps 2 --rounds 2", "rounds"));
   EXPECT_EQ(read_text_file(folder_ / "rounds/model.safetensors"), read_text_file(folder_ / "whole/model.safetensors"));
@@ -413,13 +417,14 @@ TEST_F(Tune, ADamagedStateIsNotGoneOnFrom) {
   EXPECT_FALSE(std::filesystem::exists(folder_ / "rounds.round-1"));
 }
 
-// A state of another job is refused, with what differs.
+// A state of another job is refused, with the differences.
 TEST_F(Tune, AStateOfAnotherRunIsRefused) {
   quantize("int4g64zs8", "start");
   write_file_atomically(folder_ / "broken", "no safetensors");
   EXPECT_NE(run_command(folder_.path(), tuning("start", "--steps 2 --state broken", "out")).code, 0);
   EXPECT_FALSE(std::filesystem::exists(folder_ / "out"));
-  EXPECT_NE(run_command(folder_.path(), tuning("models/quill-26m", "--steps 2", "out")).code, 0);  // another shape
+  // The shape is another one.
+  EXPECT_NE(run_command(folder_.path(), tuning("models/quill-26m", "--steps 2", "out")).code, 0);
 }
 
 }  // namespace

@@ -1,4 +1,5 @@
-// Views of the high planes from the command line: a draft's weights inside a checkpoint's own.
+// These tests use the high bits of a checkpoint's codes from the command line, as the weights of a draft inside the
+// checkpoint's own.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

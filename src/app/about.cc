@@ -13,7 +13,7 @@ namespace {
 
 std::string command;
 
-// In quotes where a shell would read it otherwise.
+// Puts a word in quotes where a shell would read it otherwise.
 std::string quoted(const std::string& word) {
   const std::string plain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_=+./,:@%";
   if (!word.empty() && word.find_first_not_of(plain) == std::string::npos) return word;
@@ -22,7 +22,7 @@ std::string quoted(const std::string& word) {
   return out + "'";
 }
 
-// A path without its folders, which are nobody's business and mean nothing elsewhere: "--text=/home/me/a.txt" is
+// Removes the folders of a path, which are private and mean nothing elsewhere: "--text=/home/me/a.txt" becomes
 // "--text=a.txt".
 std::string without_folders(std::string word) {
   while (word.size() > 1 && word.ends_with('/')) word.pop_back();

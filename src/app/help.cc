@@ -13,13 +13,13 @@ namespace {
 using Names = std::vector<std::string>;
 
 constexpr const char* kFirstGroup = "What you need first";
-constexpr const char* kOtherGroup = "Options";  // what CLI11 calls options that nobody has put into a group
+constexpr const char* kOtherGroup = "Options";  // CLI11 gives this name to options without a group.
 constexpr const char* kHelpGroup = "Help";
-// In this order; groups that a verb names itself follow.
+// Groups are shown in this order; groups that a verb names itself follow.
 const Names kGroups = {kFirstGroup, "Target",           "Text",      "Questions", "Search", "Tuning",
                        "Draft",     "Choice of tokens", kOtherGroup, "Machine",   "Output"};
 
-// The group of an option by its name, which means the same in every verb.
+// This gives the group of an option by its name, which means the same in every verb.
 const std::map<std::string, Names> kNamesOf = {
     {"Target",
      {"ear", "kl", "bits", "bytes", "tokens-per-second", "promise", "for", "format", "embedding", "keep-embedding",
@@ -45,7 +45,7 @@ const std::map<std::string, Names> kNamesOf = {
     {"Machine", {"device", "threads", "isa", "activations", "kv"}},
     {"Output",
      {"output", "json", "report", "csv", "table", "progress", "dry-run", "fresh", "state", "save-seconds", "cache"}}};
-// In some verbs it is about something else.
+// In some verbs the option is about something else.
 const std::map<std::string, std::map<std::string, std::string>> kElsewhere = {
     {"tune", {{"steps", "Tuning"}, {"seed", "Tuning"}}},
     {"chat", {{"seed", "Choice of tokens"}}},
@@ -55,7 +55,7 @@ const std::map<std::string, std::map<std::string, std::string>> kElsewhere = {
     {"gamma", {{"windows", "Text"}}},
     {"compress", {{"draft", "Output"}}}};
 
-// Lists the options that --help shows of verbs with many; the first of them stand in a group before all others.
+// This lists the options that --help shows for verbs with many. The first ones stand in a group before all others.
 struct ShownOptions {
   Names first, then;
 };
@@ -73,7 +73,7 @@ const std::map<std::string, ShownOptions> kShownOptions = {
     {"serve", {{"port", "api-key"}, {"host", "name", "max-sequences", "draft", "device", "threads"}}},
     {"eval", {{"text", "reference"}, {"tasks", "context", "device", "threads", "report"}}}};
 
-// Says for each verb which model its argument MODEL is.
+// This says for each verb which model its argument MODEL is.
 const std::map<std::string, std::string> kModelWords = {
     {"compress", "The model to compress"},
     {"certify", "The compressed model whose certificate is measured"},
@@ -105,8 +105,8 @@ std::string option_name(const CLI::Option& option) {
   return option.get_lnames().empty() ? option.get_name() : option.get_lnames().front();
 }
 
-// Shortens CLI11's "FLOAT:POSITIVE", "INT:INT in [0 - 9]" and "TEXT:{a,b}" to what a reader needs: "NUMBER",
-// "N in [0 - 9]", "{a,b}".
+// Shortens CLI11's "FLOAT:POSITIVE", "INT:INT in [0 - 9]" and "TEXT:{a,b}" to the essential "NUMBER", "N in [0 - 9]"
+// and "{a,b}".
 std::string kind_of_value(const CLI::Option& option) {
   const std::string type = option.get_type_name();
   const std::string base = type.substr(0, type.find_first_of(": "));
@@ -116,7 +116,7 @@ std::string kind_of_value(const CLI::Option& option) {
   return range == std::string::npos ? kind : kind + " " + type.substr(range);
 }
 
-// "compress"; "bench serve", which is another verb than "serve".
+// Returns the whole name of a verb, such as "compress" or "bench serve", which differs from the verb "serve".
 std::string whole_name(const CLI::App& verb) {
   const CLI::App* above = verb.get_parent();
   return above == nullptr || above->get_parent() == nullptr ? verb.get_name()
@@ -137,8 +137,8 @@ class HelpText final : public CLI::Formatter {
            make_subcommands(app, mode) + "\n" + make_footer(app);
   }
 
-  // "--ear NUMBER ...": what kind of value an option takes. CLI11's own repeats what options need and exclude, which is
-  // said when it is broken, and the names of checks.
+  // Returns the kind of value that an option takes, as in "--ear NUMBER ...". CLI11's own text repeats which options
+  // need and exclude each other, which the error says when it is violated, and the names of checks.
   std::string make_option_opts(const CLI::Option* option) const override {
     std::string text;
     if (option->get_type_size() != 0 && !option->get_type_name().empty()) text += " " + kind_of_value(*option);
@@ -148,7 +148,7 @@ class HelpText final : public CLI::Formatter {
     return text;
   }
 
-  // At a terminal lines are broken between words, below the first.
+  // At a terminal lines are broken between words and continue below the first.
   std::string make_option_desc(const CLI::Option* option) const override {
     winsize size = {};
     if (::isatty(STDOUT_FILENO) == 0 || ::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) != 0 || size.ws_col < 60)
@@ -166,7 +166,8 @@ class HelpText final : public CLI::Formatter {
   }
 
  private:
-  // All groups in their order; of a verb with many options those that --help shows, unless all are asked for.
+  // Returns all groups in their order. For a verb with many options it returns those that --help shows, unless all are
+  // asked for.
   std::string grouped_options(const CLI::App* app, CLI::AppFormatMode mode) const {
     const auto shown = kShownOptions.find(whole_name(*app));
     const bool some = mode == CLI::AppFormatMode::Normal && shown != kShownOptions.end();

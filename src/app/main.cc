@@ -1,4 +1,5 @@
-// fidelio: makes open-weight language models smaller and faster and proves how little they changed.
+// This file is the program fidelio, which makes open-weight language models smaller and faster and proves how little
+// they changed.
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <signal.h>
@@ -43,18 +44,18 @@ void pass_on(int signal) {
   errno = before;
 }
 
-// A standard stream that was closed from the start is open to nothing: else the first file or pipe that is opened would
-// have its number, and what is printed would go there. It cannot be written either, so that results which go nowhere are
-// an error, as they are on a full disk.
+// Opens a closed standard stream to nothing. Otherwise the first file or pipe that is opened would get its number, and
+// printed text would go there. The stream cannot be written either, so results that nobody can receive are an error, as
+// on a full disk.
 void hold_standard_streams() {
   for (int stream : {0, 1, 2})
     if (::fcntl(stream, F_GETFD) < 0 && ::open("/dev/null", O_RDONLY) != stream) ::_exit(1);
 }
 
-// SIGINT, SIGTERM and SIGHUP: files being written are removed and the process ends with 128 + signal. A handler may do
-// next to nothing, so it wakes a thread that may call anything. (Blocking the signals and waiting for them there does not
-// do: a library may start threads of its own before main(), and those would still take the signal and die of it.) A signal
-// ignored from the start, as by nohup, stays ignored.
+// On SIGINT, SIGTERM and SIGHUP, files being written are removed and the process ends with 128 + signal. A handler may
+// do almost nothing, so it wakes a thread that may call anything. (Blocking the signals and waiting for them in that
+// thread does not work: a library may start threads of its own before main(), and those would still take the signal and
+// die of it.) A signal that was ignored from the start, as by nohup, stays ignored.
 void end_cleanly_on_signals() {
   fidelio::check(::pipe2(signal_pipe, O_CLOEXEC) == 0, "cannot make a pipe");
   std::thread([] {
@@ -84,8 +85,8 @@ void end_cleanly_on_signals() {
 
 using namespace fidelio::app;
 
-// Prints what rooms log as lines for the user, on standard error, since standard output belongs to results. A line that
-// was printed already, as of a model that is opened twice, is not printed again; an error is.
+// Prints the log messages of all rooms as lines on standard error, since standard output belongs to results. A line
+// that was printed already, for example about a model that is opened twice, is not repeated, unless it is an error.
 class PlainLines final : public spdlog::sinks::base_sink<std::mutex> {
   void sink_it_(const spdlog::details::log_msg& message) override {
     const std::string text = fmt::format("{}{}\n", message.level >= spdlog::level::warn ? "Warning: " : "",
@@ -101,7 +102,7 @@ void log_plainly() {
   spdlog::set_default_logger(std::make_shared<spdlog::logger>("fidelio", std::make_shared<PlainLines>()));
 }
 
-// Verbs that may take long say how far they are.
+// Adds --progress to verbs that may take long.
 void add_progress(CLI::App& app) {
   for (CLI::App* verb : app.get_subcommands([](const CLI::App*) { return true; })) {
     const std::string name = verb->get_name();
@@ -121,8 +122,8 @@ void add_progress(CLI::App& app) {
   }
 }
 
-// CLI11 takes a whole number that 64 bits do not hold for the nearest they do, and one below zero for one far above it
-// where none below zero is meant: --seed -1.
+// CLI11 turns a whole number beyond 64 bits into the nearest 64-bit number, and a negative one into a very large one
+// where only positive ones are allowed (--seed -1). These are reported instead.
 std::string about_whole_number(const std::string& text, bool below_zero) {
   char* end = nullptr;
   errno = 0;
@@ -147,18 +148,18 @@ void check_whole_numbers(CLI::App& app) {
   }
 }
 
-// What an option has where it is not given, for --help; "" where that is nothing, or a number that the option itself
-// would not take and that stands for "not given".
+// Returns the default of an option, for --help. Returns "" where that is nothing, or a number that the option itself
+// would not accept and that stands for "not given".
 std::string default_of(CLI::Option& option) {
   std::string value = option.capture_default_str()->get_default_str();
-  option.default_str("");  // CLI11 would put it between the type and the range
+  option.default_str("");  // CLI11 would print it between the type and the range.
   if (value.starts_with('[')) value = value.substr(1, value.size() - 2);
   const bool zero_is_said = option.get_description().find('0') != std::string::npos ||
                             option.get_type_name().find("NONNEGATIVE") != std::string::npos;
   return value.starts_with('-') || (value == "0" && !zero_is_said) ? "" : value;
 }
 
-// Every option says in --help what holds where it is not given, unless its words do.
+// Adds the default of every option to its text in --help, unless the text says it already.
 void say_defaults(CLI::App& app) {
   for (CLI::App* verb : app.get_subcommands([](const CLI::App*) { return true; })) {
     say_defaults(*verb);
@@ -170,7 +171,8 @@ void say_defaults(CLI::App& app) {
   }
 }
 
-// The verbs in the order in which somebody meets them. `--help` shows them so, tools/fidelio.bash reads them there.
+// The verbs come in the order in which a new user meets them. `--help` shows them in this order, and tools/fidelio.bash
+// reads them from there.
 void add_verbs(CLI::App& app) {
   struct Verbs {
     const char* about;
@@ -207,7 +209,7 @@ int refuse(const std::string& message) {
   return 2;
 }
 
-// CLI11 would say that all arguments were unexpected, in reverse.
+// CLI11 would say that all arguments were unexpected, in reverse order.
 std::string about_unknown_verb(const CLI::App& app, const std::string& word) {
   const std::string verb = verb_for(word, verbs_of(app));
   return fmt::format("There is no verb \"{}\"{}", word,
@@ -215,7 +217,8 @@ std::string about_unknown_verb(const CLI::App& app, const std::string& word) {
                                   : fmt::format("; did you mean {}?", verb));
 }
 
-// A verb of verbs, `bench`, without one of them or with a word that is none; "" where all is well.
+// Checks a verb that has verbs of its own (`bench`) and was given none of them or an unknown word. Returns "" if all is
+// well.
 std::string about_part(const CLI::App& verb, int argc, char** argv) {
   const std::vector<std::string> parts = verbs_of(verb);
   if (parts.empty() ||
@@ -228,7 +231,7 @@ std::string about_part(const CLI::App& verb, int argc, char** argv) {
                      near.empty() ? "there are " + all : fmt::format("did you mean {}?", near));
 }
 
-// Of options that a verb does not have, the nearest it has.
+// Returns for an option that a verb does not have the nearest one that it has.
 std::string about_unknown_option(const CLI::App& app, const std::vector<std::string>& unknown) {
   const CLI::App* verb = &app;
   std::string whole;
@@ -251,7 +254,7 @@ std::string about_unknown_option(const CLI::App& app, const std::vector<std::str
                          : message;
 }
 
-// What is missing may have been taken by an option that takes all words behind it: draft --kinds 4 MODEL --dry-run.
+// A missing argument may have been taken by an option that takes all following words: draft --kinds 4 MODEL --dry-run.
 std::string about_missing(const CLI::App& app, const std::string& message) {
   const CLI::App* verb = &app;
   while (!verb->get_subcommands().empty()) verb = verb->get_subcommands().front();
@@ -262,7 +265,7 @@ std::string about_missing(const CLI::App& app, const std::string& message) {
   return message;
 }
 
-// `fidelio help compress`, and `fidelio` alone, which has done nothing and so is no success.
+// Handles `fidelio help compress`, and `fidelio` alone, which does nothing and therefore fails.
 int show_help(const CLI::App& app, const std::vector<std::string>& words) {
   const std::string text = help_of(app, words);
   if (text.empty() && words.size() > 1)
@@ -278,7 +281,7 @@ int run(int argc, char** argv) {
                "fidelio"};
   begin_help(app);
   app.set_version_flag("--version", version_text(), "What this program is: version, commit, kernels");
-  app.require_subcommand(0, 1);  // a verb that is missing is refused below, with the list of verbs
+  app.require_subcommand(0, 1);  // A missing verb is refused below, with the list of verbs.
   add_verbs(app);
   add_progress(app);
   check_whole_numbers(app);
@@ -294,7 +297,7 @@ int run(int argc, char** argv) {
     if (const std::string wrong = about_part(*app.get_subcommand(argv[1]), argc, argv); !wrong.empty())
       return refuse(wrong);
   try {
-    app.parse(argc, argv);  // runs the verb
+    app.parse(argc, argv);  // This runs the verb.
     if (app.get_subcommands().empty()) return show_help(app, {}), refuse("A verb is required");
   } catch (const CLI::ExtrasError&) {
     return refuse(about_unknown_option(app, app.remaining(true)));
@@ -306,8 +309,8 @@ int run(int argc, char** argv) {
   return 0;
 }
 
-// Results that were printed and could not be written are an error of every verb. What was made stays made, and is named,
-// so that nobody makes it again. A reader that has gone (`| head`) has seen enough: it is told nothing else.
+// Results that were printed and could not be written are an error of every verb. Finished outputs stay and are named,
+// so nobody makes them again. If the reader has left (`| head`), nothing else is reported.
 int about_lost_output(bool nobody_reads) {
   const std::vector<std::string> made = fidelio::finished_outputs();
   std::string there;

@@ -33,13 +33,14 @@ TEST(DType, EveryHalfRoundTripsThroughFloat) {
   }
 }
 
-// By definition, over all finite halves (their bits are in the order of their values): the nearest, of two as near the
-// one with an even last bit; 65520 lies between the largest and what would follow it.
+// This finds the nearest half by definition, by searching all finite halves, whose bits are in the order of their
+// values. Of two that are equally near it takes the one with an even last bit. 65520 lies halfway between the largest
+// finite half and the number that would follow it.
 uint16_t nearest_half(float x) {
   const auto sign = static_cast<uint16_t>(std::signbit(x) ? 0x8000 : 0);
   const double size = std::abs(double{x});
   if (size >= 65520) return sign | 0x7c00;
-  int low = 0, high = 0x7c00;  // value(low) <= size < value(high)
+  int low = 0, high = 0x7c00;  // The search keeps value(low) <= size < value(high).
   const auto value = [](int bits) {
     return bits == 0x7c00 ? 65536.0 : double{to_float(f16{static_cast<uint16_t>(bits)})};
   };
@@ -57,7 +58,7 @@ TEST(DType, HalfRoundsToNearestEven) {
   for (int i = 0; i < 100000; ++i) {
     const float x = static_cast<float>(rng.normal() * std::pow(10.0, rng.uniform() * 12 - 8));
     EXPECT_EQ(to_f16(x).bits, nearest_half(x)) << x;
-    // Ties: halfway between two neighbours.
+    // These are ties, which lie halfway between two neighbours.
     const float half = to_float(to_f16(x)), next = to_float(f16{static_cast<uint16_t>(to_f16(x).bits ^ 1)});
     const float tie = half / 2 + next / 2;
     EXPECT_EQ(to_f16(tie).bits, nearest_half(tie)) << tie;
@@ -79,7 +80,7 @@ TEST(ThreadPool, RangesCoverEveryJobOnce) {
   }
 }
 
-// Sizes around the chunk's; the arena itself goes first, the buffers keep their chunks.
+// The sizes lie around the size of a chunk. The arena is destroyed first, and the buffers keep its chunks alive.
 TEST(Arena, KeepsBytesApartAndAlignedBeyondItsOwnLife) {
   std::vector<Buffer> kept;
   const std::vector<size_t> sizes = {
@@ -130,7 +131,7 @@ TEST(File, AtomicWriteLeavesNothingWithoutCommit) {
   EXPECT_THROW(MappedFile::open(folder), Error);
 }
 
-// Of a superuser, whom no permissions keep from it, a rename would take away /dev/null.
+// A superuser is kept back by no permissions, so without the check a rename would replace /dev/null.
 TEST(File, AtomicWriteLeavesDevicesAndPipesAlone) {
   const ScratchFolder scratch;
   const std::string& folder = scratch.path();
@@ -148,7 +149,7 @@ TEST(File, AtomicWriteLeavesDevicesAndPipesAlone) {
   }
 }
 
-// Two processes with one output: the second is told what is in its way, whatever failed before.
+// Two processes write to one output. The second is told what is in its way, whatever failed before.
 TEST(File, TemporaryFolderNamesWhatStandsInItsWay) {
   const ScratchFolder scratch;
   const std::string folder = scratch.path() + "/out";
@@ -168,7 +169,7 @@ TEST(Hash, KnownAnswer) {
 }
 
 TEST(Rng, PhiloxKnownAnswerAndMoments) {
-  // Random123's known-answer test for philox4x32-10 with zero counter and key.
+  // The expected words are Random123's known-answer test for philox4x32-10 with zero counter and key.
   EXPECT_EQ(Rng(0).block(0), (std::array<uint32_t, 4>{0x6627e8d5u, 0xe169c58du, 0xbc57ac4cu, 0x9b00dbd8u}));
   Rng rng(7);
   double sum = 0, square = 0;
@@ -178,7 +179,7 @@ TEST(Rng, PhiloxKnownAnswerAndMoments) {
     sum += x;
     square += x * x;
   }
-  EXPECT_NEAR(sum / n, 0, 5 / std::sqrt(n));  // five standard errors
+  EXPECT_NEAR(sum / n, 0, 5 / std::sqrt(n));  // Both bounds allow five standard errors.
   EXPECT_NEAR(square / n, 1, 5 * std::sqrt(2.0 / n));
 }
 

@@ -1,10 +1,10 @@
-// A measured number and how sure it is. Every figure that is reported has this form.
+// This file defines Estimate, a measured number together with its uncertainty. Every reported figure has this form.
 #pragma once
 #include <limits>
 
 namespace fidelio {
 
-// A 95% interval; both NaN where the data cannot give one (a single sequence).
+// This is a 95% confidence interval. Both ends are NaN where the data cannot give one (a single sequence).
 struct Interval {
   double low = std::numeric_limits<double>::quiet_NaN(), high = std::numeric_limits<double>::quiet_NaN();
 };

@@ -22,9 +22,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Temporary files and folders being written, with the descriptor that holds their lock. A name is created, renamed and
-// removed under the mutex, so that whoever holds it knows all there are. Never destroyed: a signal may come while the
-// program returns from main.
+// This map holds the temporary files and folders being written, each with the descriptor that holds its lock. A name is
+// created, renamed and removed under the mutex, so a thread that holds the mutex sees every one of them. The mutex and
+// the map are never destroyed, because a signal may arrive while the program returns from main.
 std::mutex& unfinished_mutex() {
   static auto* mutex = new std::mutex;
   return *mutex;
@@ -34,13 +34,13 @@ std::map<std::string, int>& unfinished() {
   return *names;
 }
 
-// Holds the outputs that are complete: each was renamed from its temporary name to its own.
+// This set holds the outputs that are complete: each was renamed from its temporary name to its own.
 std::set<std::string>& finished() {
   static auto* names = new std::set<std::string>;
   return *names;
 }
 
-// The caller holds the mutex.
+// Drops `path` from the map and closes its lock. The caller holds the mutex.
 void forget(const std::string& path) {
   const auto found = unfinished().find(path);
   if (found == unfinished().end()) return;
@@ -53,11 +53,11 @@ std::string folder_of(const std::string& path) {
   return folder.empty() ? "." : folder;
 }
 
-// No other program ends its names so.
+// No other program ends its names with this.
 constexpr std::string_view kTemporary = ".fidelio.tmp";
 std::string temporary_name(const std::string& target) { return fmt::format("{}.{}{}", target, ::getpid(), kTemporary); }
 
-// The process in TARGET.PID.fidelio.tmp, or 0.
+// Returns the process id in a name TARGET.PID.fidelio.tmp, or 0 where the name has not that form.
 pid_t writer_in(const std::string& name, const std::string& target) {
   if (!name.starts_with(target + ".") || !name.ends_with(kTemporary)) return 0;
   const size_t others = target.size() + 1 + kTemporary.size();
@@ -67,7 +67,8 @@ pid_t writer_in(const std::string& name, const std::string& target) {
   return static_cast<pid_t>(std::stol(pid));
 }
 
-// The target of TARGET.PID.fidelio.tmp, also where that is TARGET.removed; any other name as it is.
+// Returns the target of a name TARGET.PID.fidelio.tmp, also where the target is called TARGET.removed. Any other name
+// is returned as it is.
 std::string without_temporary(const std::string& name) {
   if (!name.ends_with(kTemporary)) return name;
   const size_t dot = name.rfind('.', name.size() - kTemporary.size() - 1);
@@ -83,8 +84,9 @@ std::vector<fs::path> inside(const fs::path& folder, std::error_code& failure) {
   return all;
 }
 
-// A file, or a folder with all it holds. Takes one file descriptor at a time, however deep the folder is, so that the one
-// which was given back last is enough; std::filesystem's takes one a level. Links are removed, not followed.
+// Removes a file, or a folder with all it holds. However deep the folder is, it opens one descriptor at a time, so the
+// one that was closed last is enough; std::filesystem::remove_all holds one for every level. Links are removed and not
+// followed.
 std::error_code remove_tree(const fs::path& path) {
   std::error_code failure, ignored;
   if (fs::symlink_status(path, ignored).type() == fs::file_type::directory)
@@ -97,8 +99,9 @@ std::error_code remove_tree(const fs::path& path) {
   return failure ? failure : own;
 }
 
-// Removes what processes that are gone left of `target`. Gone: no process has the id, and nobody holds the lock (the
-// writer may be in another container or on another machine, where ids mean something else).
+// Removes temporary files of `target` left by processes that are gone. A process counts as gone if no process has its
+// id and nobody holds the lock. Both are needed, as the writer may be in another container or on another machine, where
+// ids mean something else.
 void remove_leftovers(const std::string& target) {
   std::error_code ignored;
   const std::string name = fs::path(target).filename().string();
@@ -115,7 +118,8 @@ void remove_leftovers(const std::string& target) {
   }
 }
 
-// A rename would put a file in the place of a device or a pipe, or of the name of an open stream, as /dev/stdout is.
+// A rename would replace a device, a pipe or the name of an open stream (such as /dev/stdout) by a file, so such paths
+// are refused.
 void check_replaceable(const std::string& path) {
   std::error_code ignored;
   const fs::file_status there = fs::status(path, ignored);
@@ -130,15 +134,15 @@ void check_replaceable(const std::string& path) {
 }  // namespace
 
 void remove_unfinished_files() noexcept {
-  unfinished_mutex().lock();  // for good
+  unfinished_mutex().lock();  // The mutex stays locked until the process ends.
   try {
     for (const auto& [path, lock] : unfinished()) {
-      if (lock >= 0) ::close(lock);  // there may be no other descriptor to look into the folder with
-      // The thread that writes may make a file or a folder within while this one looks and removes.
+      if (lock >= 0) ::close(lock);  // There may be no other descriptor left with which to list the folder.
+      // The writing thread may create a file or a folder inside while this one lists and removes, hence the retries.
       std::error_code ignored;
       for (int tries = 0; tries < 1000 && fs::exists(fs::symlink_status(path, ignored)); ++tries) remove_tree(path);
     }
-  } catch (const std::exception&) {  // no memory for a name: what is left goes with the next writer
+  } catch (const std::exception&) {  // There was no memory for a name. What is left is removed by the next writer.
   }
 }
 
@@ -154,7 +158,8 @@ void write_file_atomically(const std::string& path, std::string_view bytes) {
 }
 
 std::shared_ptr<const MappedFile> MappedFile::open(const std::string& path) {
-  const int fd = ::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC);  // a pipe without a writer would wait
+  // Without O_NONBLOCK, opening a pipe that has no writer would wait.
+  const int fd = ::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC);
   check(fd >= 0, "cannot open {}: {}", path, std::strerror(errno));
   struct stat info {};
   const bool known = ::fstat(fd, &info) == 0;
@@ -185,7 +190,7 @@ MappedFile::~MappedFile() {
 }
 
 void MappedFile::drop(const void* begin, size_t bytes) const {
-  // Whole pages strictly inside the range, so that neighbours' pages stay.
+  // Only whole pages strictly inside the range are dropped, so the pages of neighbours stay.
   const auto page = static_cast<uintptr_t>(::sysconf(_SC_PAGESIZE));
   const uintptr_t first = (reinterpret_cast<uintptr_t>(begin) + page - 1) / page * page;
   const uintptr_t last = (reinterpret_cast<uintptr_t>(begin) + bytes) / page * page;
@@ -197,7 +202,8 @@ AtomicFile::AtomicFile(std::string path) : path_(std::move(path)) {
   temporary_ = temporary_name(path_);
   remove_leftovers(path_);
   std::lock_guard lock(unfinished_mutex());
-  ::unlink(temporary_.c_str());  // of an earlier process with our id; never followed, never written into
+  // A file of this name is left from an earlier process with the same id. It is neither followed nor written into.
+  ::unlink(temporary_.c_str());
   fd_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644);
   check(fd_ >= 0, "cannot write {}: {}", path_, std::strerror(errno));
   ::flock(fd_, LOCK_EX | LOCK_NB);
@@ -221,7 +227,8 @@ void AtomicFile::write(std::span<const std::byte> bytes) {
 }
 
 void AtomicFile::commit() {
-  const int synced = ::fsync(fd_);  // before the check: its arguments are evaluated in any order, errno first
+  // fsync is called before check(), whose arguments are evaluated in any order, perhaps errno first.
+  const int synced = ::fsync(fd_);
   check(synced == 0, "cannot write {}: {}", path_, std::strerror(errno));
   {
     std::lock_guard lock(unfinished_mutex());
@@ -245,11 +252,11 @@ TemporaryFolder::TemporaryFolder(std::string target) : target_(std::move(target)
   std::lock_guard lock(unfinished_mutex());
   remove_tree(path_);
   std::error_code failure;
-  fs::create_directory(path_, failure);  // not its parents: they would be left behind
+  fs::create_directory(path_, failure);  // Parent folders are not created, as they would be left behind.
   check(!failure, "cannot create folder {}: {}", target_, failure.message());
   const int fd = ::open(path_.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
   const int reason = errno;
-  if (fd < 0) fs::remove(path_, failure);  // it could neither be locked nor, later, looked into
+  if (fd < 0) fs::remove(path_, failure);  // The folder could neither be locked now nor listed later.
   check(fd >= 0, "cannot create folder {}: {}", target_, std::strerror(reason));
   ::flock(fd, LOCK_EX | LOCK_NB);
   unfinished()[path_] = fd;
@@ -258,7 +265,8 @@ TemporaryFolder::TemporaryFolder(std::string target) : target_(std::move(target)
 TemporaryFolder::~TemporaryFolder() {
   if (committed_) return;
   std::lock_guard lock(unfinished_mutex());
-  forget(path_);  // first: its descriptor may be the only one with which the folder can be looked into
+  // The lock is closed first, as its descriptor may be the only one with which the folder can be listed.
+  forget(path_);
   remove_tree(path_);
 }
 
@@ -277,7 +285,8 @@ std::vector<std::string> finished_outputs() {
   std::error_code ignored;
   for (const std::string& name : finished()) {
     if (!fs::exists(name, ignored)) continue;
-    const bool told = finished().contains(fs::path(name).parent_path().string());  // as a part of its folder
+    // A file whose folder was reported as a whole is not reported again.
+    const bool told = finished().contains(fs::path(name).parent_path().string());
     if (!told) (fs::is_directory(name, ignored) ? folders : files).push_back(name);
   }
   folders.insert(folders.end(), files.begin(), files.end());
@@ -292,19 +301,20 @@ void list_within(const fs::path& folder, const std::string& prefix, std::vector<
     const std::string name = prefix + path.filename().string();
     std::error_code ignored;
     if (fs::symlink_status(path, ignored).type() == fs::file_type::directory) list_within(path, name + "/", names);
-    names.push_back(name);  // a folder behind what it holds
+    names.push_back(name);  // A folder comes after what it holds.
   }
   check(!failure, "cannot look into {}: {}", folder.string(), failure.message());
 }
 
-// Names within a folder, each without what makes it temporary at any level.
+// Tells whether the program writes a file of this name. Every part of the name is first freed of what makes it
+// temporary.
 bool is_ours(const std::string& name, const OwnNames& ours) {
   std::string plain;
   for (const fs::path& part : fs::path(name)) plain += (plain.empty() ? "" : "/") + without_temporary(part.string());
   return ours(plain);
 }
 
-// A folder that is all ours.
+// Removes a folder in which every file is ours.
 void remove_whole(const std::string& folder) {
   const std::string temporary = temporary_name(folder + ".removed");
   {

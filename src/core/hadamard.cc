@@ -10,16 +10,16 @@
 namespace fidelio {
 namespace {
 
-constexpr int64_t kLargestCore = 512;  // its product is dense: K sums a column
+constexpr int64_t kLargestCore = 512;  // The product with this core is dense, so a column takes K additions.
 
-// The field of p^k elements, k at most 3: an element is the number whose digits to the base p are the coefficients of a
-// polynomial of degree below k.
+// This is the finite field of p^k elements, with k at most 3. An element is the number whose digits to the base p are
+// the coefficients of a polynomial of degree below k.
 class Field {
  public:
-  // Nothing if q is no such power of an odd prime.
+  // Returns nothing if q is no such power of an odd prime.
   static std::optional<Field> of(int64_t q) {
     for (int64_t p = 3; p <= q; p += 2) {
-      if (q % p != 0) continue;  // the first divisor is a prime
+      if (q % p != 0) continue;  // The first divisor that is found is a prime.
       int k = 1;
       for (int64_t power = p; power < q; power *= p) ++k;
       if (std::llround(std::pow(p, k)) != q || k > 3) return std::nullopt;
@@ -34,7 +34,7 @@ class Field {
     for (int64_t unit = 1; unit < size_; unit *= p_, a /= p_, b /= p_) sum += unit * ((a % p_ - b % p_ + p_) % p_);
     return sum;
   }
-  // 0 of 0, 1 of squares, -1 of the others, for every element.
+  // Returns the quadratic character of every element: 0 for 0, 1 for squares and -1 for the others.
   std::vector<int> characters() const {
     std::vector<int> character(static_cast<size_t>(size_), -1);
     character[0] = 0;
@@ -44,7 +44,7 @@ class Field {
 
  private:
   Field(int64_t p, int k) : p_(p), k_(k), size_(std::llround(std::pow(p, k))) {
-    // x^k - tail is irreducible if it has no root, as k is 3 at most; the first such tail.
+    // Searches the first tail for which x^k - tail is irreducible. As k is at most 3, it is so if it has no root.
     const auto has_root = [&] {
       for (int64_t x = 0; x < p_; ++x) {
         int64_t value = 0, power = 1;
@@ -64,7 +64,7 @@ class Field {
     for (int i = 0; i < 3; ++i, a /= p_, b /= p_) x[i] = a % p_, y[i] = b % p_;
     for (int i = 0; i < k_; ++i)
       for (int j = 0; j < k_; ++j) terms[i + j] = (terms[i + j] + x[i] * y[j]) % p_;
-    for (int i = 2 * k_ - 2; i >= k_; --i)  // x^i = x^(i - k) tail
+    for (int i = 2 * k_ - 2; i >= k_; --i)  // Every term of degree k or more is reduced by x^i = x^(i - k) tail.
       for (int j = 0; j < k_; ++j) terms[i - k_ + j] = (terms[i - k_ + j] + terms[i] * tail_[j]) % p_;
     return terms[0] + p_ * (terms[1] * (k_ > 1) + p_ * terms[2] * (k_ > 2));
   }
@@ -75,7 +75,8 @@ class Field {
   int64_t tail_[3] = {};
 };
 
-// Q(a, b) = character(a - b) with a row and a column of ones before it, the column's times `below`: C C^T = q I.
+// Returns the conference matrix C with C C^T = q I. It is Q(a, b) = character(a - b) with a row and a column of ones
+// put before it, where the column is multiplied by `below`.
 std::vector<int8_t> conference(const Field& field, int below) {
   const int64_t n = field.size() + 1;
   const std::vector<int> character = field.characters();
@@ -90,14 +91,14 @@ std::vector<int8_t> conference(const Field& field, int below) {
   return c;
 }
 
-// I + C, C skew.
+// Paley's first construction is I + C with a skew-symmetric C.
 std::vector<int8_t> paley_first(const Field& field) {
   std::vector<int8_t> h = conference(field, -1);
   for (size_t i = 0; i < h.size(); i += static_cast<size_t>(field.size()) + 2) h[i] = 1;
   return h;
 }
 
-// C (x) [1 1; 1 -1] + I (x) [1 -1; -1 -1], C symmetric.
+// Paley's second construction is C (x) [1 1; 1 -1] + I (x) [1 -1; -1 -1] with a symmetric C.
 std::vector<int8_t> paley_second(const Field& field) {
   const int64_t n = field.size() + 1;
   const std::vector<int8_t> c = conference(field, 1);
@@ -122,7 +123,8 @@ bool has_paley(int64_t order) {
 
 std::vector<int8_t> paley(int64_t order) {
   if (order < 4 || order % 4 != 0) return {};
-  if (const auto field = Field::of(order - 1)) return paley_first(*field);  // order - 1 = 3 mod 4
+  // This needs order - 1 = 3 mod 4, which holds as 4 divides the order.
+  if (const auto field = Field::of(order - 1)) return paley_first(*field);
   if (const auto field = Field::of(order / 2 - 1); field && field->size() % 4 == 1) return paley_second(*field);
   return {};
 }
@@ -154,7 +156,7 @@ Hadamard hadamard_for(int64_t length, int64_t stride) {
 void turn(const Hadamard& how, std::span<double> row) {
   check(static_cast<int64_t>(row.size()) == how.columns, "a row of {} columns is to be turned, not of {}", how.columns,
         row.size());
-  const int64_t part = how.doubled * how.stride;  // of a block, within which the doublings are
+  const int64_t part = how.doubled * how.stride;  // It is the part of a block within which the doublings act.
   std::vector<double> turned(static_cast<size_t>(how.block()));
   for (double* block = row.data(); block < row.data() + how.columns; block += how.block()) {
     for (int64_t half = how.stride; half < part; half *= 2)

@@ -9,7 +9,7 @@
 namespace fidelio {
 namespace {
 
-// H H^T = order I, exactly, and every entry is +1 or -1.
+// H H^T = order I holds exactly, and every entry is +1 or -1.
 void expect_hadamard(const std::vector<int8_t>& h, int64_t order) {
   for (int64_t i = 0; i < order; ++i)
     for (int64_t j = 0; j <= i; ++j) {
@@ -22,8 +22,8 @@ void expect_hadamard(const std::vector<int8_t>& h, int64_t order) {
 }
 
 TEST(Hadamard, PaleysMatricesAreThoseOfTheirOrders) {
-  // Of primes, of 9, 25, 49, 27, 125 and 343 elements, first and second construction; the widths of Llama's, Qwen's and
-  // Mistral's layers need 12, 20, 28, 36, 44, 76, 100, 108, 148 and 344.
+  // These cover primes and fields of 9, 25, 49, 27, 125 and 343 elements, by the first and the second construction. The
+  // widths of the layers of Llama, Qwen and Mistral need 12, 20, 28, 36, 44, 76, 100, 108, 148 and 344.
   for (int64_t order : {4, 8, 12, 20, 24, 28, 36, 44, 52, 76, 100, 108, 148, 252, 344}) {
     const std::vector<int8_t> h = paley(order);
     ASSERT_EQ(static_cast<int64_t>(h.size()), order * order) << order;
@@ -32,8 +32,8 @@ TEST(Hadamard, PaleysMatricesAreThoseOfTheirOrders) {
 }
 
 TEST(Hadamard, OrdersWithoutOneByPaleyHaveNone) {
-  // 92 = 91 + 1 = 2 (45 + 1) and 156 = 155 + 1 = 2 (77 + 1): no powers of primes; of 6 there is no matrix at all;
-  // 40 = 39 + 1 = 2 (19 + 1), but 19 = 3 mod 4.
+  // 92 = 91 + 1 = 2 (45 + 1) and 156 = 155 + 1 = 2 (77 + 1), where none is the power of a prime. No matrix of order 6
+  // exists at all. 40 = 39 + 1 = 2 (19 + 1), but 19 = 3 mod 4.
   for (int64_t order : {1, 2, 6, 10, 40, 92, 116, 156, 172}) EXPECT_TRUE(paley(order).empty()) << order;
 }
 
@@ -42,7 +42,7 @@ struct Width {
 };
 
 TEST(Hadamard, EveryWidthHasItsLargestOrderWithTheSmallestCore) {
-  // Widths of models: the whole width where it can be, else blocks.
+  // These are widths of models. The transform spans the whole width where it can, and blocks of it elsewhere.
   for (const Width& w :
        {Width{64, 64, 1}, Width{1280, 1280, 20}, Width{576, 576, 36}, Width{1536, 1536, 12}, Width{5632, 5632, 44},
         Width{11008, 11008, 344}, Width{13824, 13824, 108}, Width{14336, 14336, 28}, Width{18944, 18944, 148},
@@ -56,7 +56,7 @@ TEST(Hadamard, EveryWidthHasItsLargestOrderWithTheSmallestCore) {
   }
 }
 
-// By entries: what the passes of sums and differences must give, for whole widths, blocks and strides.
+// The expected values come from the entries of the matrix, for whole widths, blocks and strides.
 TEST(Hadamard, TurnIsTheProductOfTheMatrix) {
   Rng rng(1);
   for (const auto& [length, stride] :
@@ -71,7 +71,7 @@ TEST(Hadamard, TurnIsTheProductOfTheMatrix) {
             how.entry(element, j) * row[static_cast<size_t>(first + j * stride + p)] * how.scale();
     }
     turn(how, row);
-    // Sums of `order` terms of size 1 or so in double.
+    // Each value is a sum of `order` terms of about size 1 in double.
     for (size_t i = 0; i < row.size(); ++i)
       ASSERT_NEAR(row[i], want[i], 1e-15 * static_cast<double>(how.order) * 6) << length << " " << stride << " " << i;
   }

@@ -1,4 +1,4 @@
-// SHA-256 (OpenSSL) for provenance: what a checkpoint was made from.
+// This file computes SHA-256 (by OpenSSL), which records the origin of a checkpoint.
 #pragma once
 #include <cstddef>
 #include <memory>
@@ -13,7 +13,7 @@ class Sha256 {
   Sha256();
   void update(std::span<const std::byte> bytes);
   void update(std::string_view text) { update(std::as_bytes(std::span(text))); }
-  std::string hex();  // 64 hex digits; the object is spent afterwards
+  std::string hex();  // This returns 64 hex digits; the object cannot be used afterwards.
 
  private:
   struct Free {
@@ -23,6 +23,6 @@ class Sha256 {
 };
 
 std::string sha256_hex(std::string_view text);
-std::string sha256_file(const std::string& path);  // streams the file
+std::string sha256_file(const std::string& path);  // It streams the file, and throws Error if that cannot be read.
 
 }  // namespace fidelio

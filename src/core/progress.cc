@@ -28,17 +28,17 @@ std::string clock_text(double seconds) {
   return fmt::format("{}:{:02}", s / 60, s % 60);
 }
 
-// One decimal is shown below 10%, so that the first percents of a long run are told apart.
+// One decimal is shown below 10%, so the first percents of a long run can be told apart.
 std::string percent(double fraction) { return fmt::format("{:.{}f}%", 100 * fraction, fraction < 0.0995 ? 1 : 0); }
 
-std::string quoted(const std::string& text) {  // names are ours: letters, digits, spaces
+std::string quoted(const std::string& text) {  // The names are our own: they consist of letters, digits and spaces.
   std::string out = "\"";
   for (char c : text)
     if (c != '"' && c != '\\' && static_cast<unsigned char>(c) >= 0x20) out += c;
   return out + "\"";
 }
 
-// The run in progress and the thread that shows it.
+// This is the run in progress together with the thread that shows it.
 class Board {
  public:
   Board(std::string task, std::vector<Stage> stages, ProgressMode mode)
@@ -60,7 +60,7 @@ class Board {
     if (ticker_.joinable()) ticker_.join();
   }
 
-  // Called once, before destruction.
+  // The owner calls this once, before destruction.
   void end(bool failed) {
     const std::lock_guard lock(mutex_);
     if (silent_) return;
@@ -109,7 +109,7 @@ class Board {
   }
 
  private:
-  static constexpr double kPlainEvery = 10;  // seconds between plain lines
+  static constexpr double kPlainEvery = 10;  // This is in seconds between plain lines.
 
   void tick() {
     std::unique_lock lock(mutex_);
@@ -126,7 +126,7 @@ class Board {
 
   size_t index() const { return static_cast<size_t>(std::max(current_, 0)); }
 
-  // Of the stage in progress: its finished parts and what the present one has done.
+  // Returns the finished fraction of the stage in progress: its finished parts and the share done of the present one.
   double stage_fraction() const {
     if (stages_.empty()) return 0;
     const double part = total_ > 0 ? std::min(1.0, static_cast<double>(done_) / static_cast<double>(total_)) : 0;
@@ -200,12 +200,12 @@ class Board {
 };
 
 std::mutex board_mutex;
-std::unique_ptr<Board> board;  // of the run in progress
+std::unique_ptr<Board> board;  // This is the board of the run in progress.
 ProgressMode wanted = ProgressMode::automatic;
 std::mutex words_mutex;
 std::string words;
 
-// True if there was none before.
+// Returns true if there was no board before.
 bool open_board(const std::string& task, std::vector<Stage> stages) {
   const std::lock_guard lock(board_mutex);
   if (board) return false;
@@ -254,7 +254,7 @@ void print_beside_progress(std::string_view text, std::FILE* stream) {
   std::fflush(stream);
 }
 
-// One write, so that what several processes print does not mix within a line.
+// The text is written in one call, so lines of several processes do not mix.
 void print_error(std::string_view text) noexcept {
   std::fwrite(text.data(), 1, text.size(), stderr);
   std::fflush(stderr);
@@ -270,7 +270,8 @@ std::string words_on_interrupt() {
   return words;
 }
 
-// A stage to come takes as long a unit of weight as those before did; with none before, as the present one does.
+// A later stage is assumed to take as long per unit of weight as the finished ones did. If none has finished, the rate
+// of the present stage is used.
 Outlook outlook(const std::vector<StageShare>& stages, size_t current, double fraction) {
   double all = 0, done = 0, spent = 0, to_come = 0;
   for (size_t i = 0; i < stages.size(); ++i) {
@@ -283,8 +284,8 @@ Outlook outlook(const std::vector<StageShare>& stages, size_t current, double fr
   const StageShare& now = stages[current];
   const double worked = done + fraction * now.weight;
   Outlook o{worked / all, -1};
-  if (worked <= 0 || spent < 1) return o;  // a second says too little
-  const double rate = spent / worked;      // seconds a unit of weight
+  if (worked <= 0 || spent < 1) return o;  // One second is too short to extrapolate from.
+  const double rate = spent / worked;      // The rate is in seconds per unit of weight.
   const double rest = fraction > 0.05 ? now.spent * (1 - fraction) / fraction : rate * (1 - fraction) * now.weight;
   o.seconds_left = rest + rate * to_come;
   return o;

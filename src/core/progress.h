@@ -1,4 +1,5 @@
-// Progress of long work, on standard error: what a run does in stages, how far it is, and how long the whole will take.
+// This file shows the progress of long work on standard error: the stages of a run, how much is done, and how long the
+// whole will take.
 //
 //   Stages stages("compress", {{"quantising candidates", 3}, {"sensitivities", 2}, {"search", 4, 3}});
 //   stages.next();                            // begins the first
@@ -7,8 +8,9 @@
 //
 //   [1/3] quantising candidates  ██████░░░░░░░░░░░░░░  29%  0:12, about 0:30 left     one bar, redrawn each second
 //
-// Stages weigh what they are expected to take, in any unit; the time left follows from what the finished ones took.
-// Work without Stages is one stage of its own. A thread redraws, so that time goes on where work reports seldom.
+// The weight of a stage is its expected duration, in any unit; the time left follows from what the finished stages
+// took. Work without Stages counts as one stage of its own. A separate thread redraws the bar, so the time shown
+// advances even where work reports seldom.
 #pragma once
 #include <cstdint>
 #include <cstdio>
@@ -18,25 +20,26 @@
 
 namespace fidelio {
 
-// automatic: a bar on a terminal, plain elsewhere. plain: a line now and then. json: an object a line each second
-// (docs/json.md). none: nothing.
+// automatic shows a bar on a terminal and is plain elsewhere; plain prints a line now and then; json prints one object
+// on a line each second (docs/json.md); none prints nothing.
 enum class ProgressMode : uint8_t { automatic, plain, json, none };
-void set_progress_mode(ProgressMode mode);  // before the work begins
+void set_progress_mode(ProgressMode mode);  // It must be called before the work begins.
 
 struct Stage {
   std::string name;
   double weight = 1;
-  int parts = 1;  // how many Progress objects it is expected to see, one after another
+  int parts = 1;  // It tells how many Progress objects are expected, one after another.
 };
 
-// The stages of a run. One at a time; a second one that begins inside the first is a part of it.
+// These are the stages of a run, of which one is active at a time. A second Stages object that begins inside the first
+// counts as a part of it.
 class Stages {
  public:
   Stages(std::string task, std::vector<Stage> stages);
-  ~Stages();  // says how long all took, unless an exception ends it
+  ~Stages();  // It prints how long all took, unless an exception ends the scope.
   Stages(const Stages&) = delete;
   Stages& operator=(const Stages&) = delete;
-  void next();  // ends the stage in progress, if there is one, and begins the next
+  void next();  // This ends the stage in progress, if there is one, and begins the next.
 
  private:
   bool outer_;
@@ -52,21 +55,21 @@ class Progress {
   void advance(int64_t done = 1);
 
  private:
-  bool own_;  // no Stages were there
+  bool own_;  // It is true if no Stages existed when the work began.
   int exceptions_;
 };
 
 // Prints to standard output, or to standard error, without leaving pieces of a bar between the lines.
 void print_beside_progress(std::string_view text, std::FILE* stream = stdout);
 
-// What is kept of the work in progress and how to go on with it, for whoever interrupts it: words for the command line
-// to say when a signal ends the program. "" while there is nothing to say. Any thread may ask.
+// These are the words that the command line prints when a signal ends the program. They tell what is kept of the work
+// in progress and how to resume it. They are "" while there is nothing to tell. Any thread may call both functions.
 void set_words_on_interrupt(std::string words);
 std::string words_on_interrupt();
 
-// How far a run is, in [0, 1], and the seconds it has left: `took` seconds and `weight` of the finished stages, and in
-// the one in progress `spent` seconds for `fraction` of its weight. Pure, for the bar and its tests. Negative seconds:
-// not known yet.
+// outlook() computes how far a run is, in [0, 1], and how many seconds are left. A finished stage gives its weight and
+// the seconds it took (`spent`); the stage in progress gives the seconds it has spent for `fraction` of its weight.
+// Negative seconds mean that the time is not known yet. The function has no side effects; the bar and its tests use it.
 struct StageShare {
   double weight = 1, spent = 0;
 };

@@ -10,22 +10,22 @@ namespace fidelio {
 namespace {
 
 TEST(Outlook, TimeLeftFollowsFromWhatStagesTook) {
-  // Two stages of weights 1 and 3; the first took 10 s, so that the second should take 30.
+  // The two stages have weights 1 and 3. The first took 10 s, so the second should take 30.
   const std::vector<StageShare> stages = {{1, 10}, {3, 0}};
   Outlook o = outlook(stages, 1, 0);
   EXPECT_DOUBLE_EQ(o.fraction, 0.25);
   EXPECT_DOUBLE_EQ(o.seconds_left, 30);
-  // Half of the second has taken 20 s: its own rate counts, 20 more.
+  // Half of the second took 20 s, so its own rate counts and 20 s are left.
   o = outlook({{1, 10}, {3, 20}}, 1, 0.5);
   EXPECT_DOUBLE_EQ(o.fraction, 0.625);
   EXPECT_DOUBLE_EQ(o.seconds_left, 20);
-  // In the first of three, stages to come count by their weight.
+  // In the first of three stages, the later ones count by their weight.
   EXPECT_DOUBLE_EQ(outlook({{2, 8}, {1, 0}, {1, 0}}, 0, 0.5).seconds_left, 8 + 16);
 }
 
 TEST(Outlook, NothingIsClaimedBeforeAnythingIsKnown) {
   EXPECT_LT(outlook({{1, 0}, {1, 0}}, 0, 0).seconds_left, 0);
-  EXPECT_LT(outlook({{1, 0.5}}, 0, 0.1).seconds_left, 0);  // half a second says too little
+  EXPECT_LT(outlook({{1, 0.5}}, 0, 0.1).seconds_left, 0);  // Half a second is too short to extrapolate from.
   EXPECT_EQ(outlook({}, 0, 0).fraction, 0);
 }
 
@@ -51,7 +51,7 @@ TEST(Progress, JsonNamesStagesAndTheirOrder) {
   });
   EXPECT_NE(text.find("\"stage\": \"first\", \"stage_number\": 1, \"stages\": 2"), std::string::npos) << text;
   EXPECT_NE(text.find("\"stage\": \"second\", \"stage_number\": 2, \"stages\": 2"), std::string::npos) << text;
-  EXPECT_NE(text.find("\"fraction\": 1.0000"), std::string::npos) << text;  // the last line
+  EXPECT_NE(text.find("\"fraction\": 1.0000"), std::string::npos) << text;  // This is the last line.
 }
 
 TEST(Progress, TicksWhileWorkIsSilent) {
@@ -60,7 +60,7 @@ TEST(Progress, TicksWhileWorkIsSilent) {
     part.advance();
     std::this_thread::sleep_for(std::chrono::milliseconds(2500));
   });
-  // Lines after about one and two seconds and the last one; a loaded machine may lose one.
+  // Lines are due after about one and two seconds and at the end; a loaded machine may lose one of them.
   EXPECT_GE(std::count(text.begin(), text.end(), '\n'), 2) << text;
 }
 

@@ -1,6 +1,6 @@
-// Counter-based random numbers (Philox 4x32-10, Salmon et al. 2011): value i of stream (seed, stream) is a pure
-// function of the three numbers, so a sampled token depends on its seed and position alone and any part of a long
-// computation can be redone without the parts before it.
+// This file makes counter-based random numbers (Philox 4x32-10, Salmon et al. 2011). Value i of the stream (seed,
+// stream) is a pure function of the three numbers. A sampled token therefore depends on its seed and position alone,
+// and any part of a long computation can be redone without the parts before it.
 #pragma once
 #include <array>
 #include <cmath>
@@ -12,7 +12,7 @@ class Rng {
  public:
   explicit constexpr Rng(uint64_t seed, uint64_t stream = 0) : seed_(seed), stream_(stream) {}
 
-  // Four independent 32-bit words of counter `i`.
+  // Returns the four independent 32-bit words of counter `i`.
   constexpr std::array<uint32_t, 4> block(uint64_t i) const {
     std::array<uint32_t, 4> c = {static_cast<uint32_t>(i), static_cast<uint32_t>(i >> 32),
                                  static_cast<uint32_t>(stream_), static_cast<uint32_t>(stream_ >> 32)};
@@ -25,7 +25,8 @@ class Rng {
     return c;
   }
 
-  // The next 64 bits of this stream; uniform double in [0, 1); standard normal; integer in [0, n).
+  // These return the next 64 bits of the stream, a uniform double in [0, 1), a standard normal, and an integer in [0,
+  // n).
   uint64_t next() {
     const auto c = block(counter_++);
     return (uint64_t{c[1]} << 32) | c[0];

@@ -31,7 +31,7 @@ constexpr std::array<DTypeName, 15> kNames = {{{DType::f32, "F32"},
                                                {DType::f8_e5m2, "F8_E5M2"},
                                                {DType::boolean, "BOOL"}}};
 
-// E4M3 has no infinities (0x7f and 0xff are NaN); E5M2 is the top half of an FP16.
+// E4M3 has no infinities (0x7f and 0xff are NaN). E5M2 is the upper half of an FP16.
 float from_e4m3(uint8_t x) {
   const int exponent = (x >> 3) & 15, mantissa = x & 7;
   if (exponent == 15 && mantissa == 7) return std::numeric_limits<float>::quiet_NaN();
@@ -107,13 +107,14 @@ namespace {
 
 constexpr size_t kHugePage = size_t{2} << 20, kChunk = 16 * kHugePage;
 
-// A zeroed mapping that begins on a huge page.
+// Returns a zeroed mapping that begins on a huge page, or nullptr.
 std::byte* map_huge(size_t bytes) {
   void* raw = ::mmap(nullptr, bytes + kHugePage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (raw == MAP_FAILED) return nullptr;
   const auto begin = reinterpret_cast<uintptr_t>(raw), aligned = (begin + kHugePage - 1) / kHugePage * kHugePage;
   if (aligned > begin) ::munmap(raw, aligned - begin);
-  ::munmap(reinterpret_cast<void*>(aligned + bytes), begin + kHugePage - aligned);  // the rest behind
+  // This gives back the rest behind the mapping.
+  ::munmap(reinterpret_cast<void*>(aligned + bytes), begin + kHugePage - aligned);
   ::madvise(reinterpret_cast<void*>(aligned), bytes, MADV_HUGEPAGE);
   return reinterpret_cast<std::byte*>(aligned);
 }
@@ -123,7 +124,8 @@ std::byte* map_huge(size_t bytes) {
 Buffer::Buffer(size_t bytes) : size_(bytes) {
   if (bytes == 0) return;
   if (bytes >= 2 * kHugePage) {
-    const size_t mapped = (bytes + 4095) / 4096 * 4096;  // no huge page for the end: it would be resident as a whole
+    // The end gets no huge page, which would be resident as a whole.
+    const size_t mapped = (bytes + 4095) / 4096 * 4096;
     data_ = {map_huge(mapped), Free(mapped, nullptr)};
   } else {
     const size_t rounded = (bytes + 63) / 64 * 64;

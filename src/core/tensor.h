@@ -1,4 +1,4 @@
-// Tensor is a view (shape, element type, address); Buffer owns bytes. Own by value, pass by view.
+// This file defines Tensor, a view of elements (shape, type, address), and Buffer, which owns bytes by value.
 #pragma once
 #include <cstddef>
 #include <cstring>
@@ -12,7 +12,7 @@
 
 namespace fidelio {
 
-// Up to four dimensions, row-major, the last one fastest.
+// A shape has up to four dimensions and is row-major: the last dimension varies fastest.
 struct Shape {
   int rank = 0;
   int64_t dim[4] = {1, 1, 1, 1};
@@ -35,7 +35,7 @@ struct Shape {
     return true;
   }
 };
-std::string to_string(const Shape& shape);  // "[4, 128]"
+std::string to_string(const Shape& shape);  // The result looks like "[4, 128]".
 
 namespace detail {
 template <typename T>
@@ -81,30 +81,31 @@ struct DTypeOf<int64_t> {
 struct Tensor {
   DType dtype = DType::f32;
   Shape shape;
-  std::byte* data = nullptr;  // not owned
+  std::byte* data = nullptr;  // The tensor does not own this memory.
 
   int64_t elements() const { return shape.elements(); }
   int64_t bytes() const { return elements() * size_of(dtype); }
   explicit operator bool() const { return data != nullptr; }
 
-  // The elements as T; throws Error if T is not the dtype.
+  // Returns the elements as T. Throws Error if T does not match the dtype.
   template <typename T>
   std::span<T> as() const {
     using Element = std::remove_const_t<T>;
-    if (dtype != detail::DTypeOf<Element>::value) [[unlikely]]  // no check(): its words would be made every time
+    // check() is not used, as it would build the words of its message every time.
+    if (dtype != detail::DTypeOf<Element>::value) [[unlikely]]
       throw Error("tensor {} holds {}, not {}", to_string(shape), name_of(dtype),
                   name_of(detail::DTypeOf<Element>::value));
     return {reinterpret_cast<T*>(data), static_cast<size_t>(elements())};
   }
 };
 
-// Every float dtype (f32, f16, bf16, f64, f8) as float. `out` has tensor.elements() places.
+// Converts every float dtype (f32, f16, bf16, f64, f8) to float. `out` has tensor.elements() places.
 void convert_to_float(const Tensor& tensor, std::span<float> out);
-// The inverse, to f32, f16 or bf16, rounding to nearest even.
+// Converts floats to f32, f16 or bf16, rounding to nearest even.
 void convert_from_float(std::span<const float> in, const Tensor& out);
 
-// Owner of 64-byte aligned bytes, zeroed. Large ones are mapped, not touched until used (a key-value cache costs what
-// it holds), and ask for huge pages, which weights that stream from memory need.
+// A Buffer owns zeroed bytes aligned to 64. A large one is mapped and untouched until used, so a key-value cache costs
+// only what it holds. It asks for huge pages, which weights that stream from memory need.
 class Buffer {
  public:
   Buffer() = default;
@@ -122,14 +123,14 @@ class Buffer {
   T* as() const {
     return reinterpret_cast<T*>(data_.get());
   }
-  Tensor view(DType dtype, Shape shape, size_t offset = 0) const;  // throws if it does not fit
+  Tensor view(DType dtype, Shape shape, size_t offset = 0) const;  // It throws Error if the view does not fit.
 
  private:
   struct Free {
     Free() : mapped(0) {}
     Free(size_t bytes, std::shared_ptr<std::byte> owner) : mapped(bytes), chunk(std::move(owner)) {}
-    size_t mapped;                     // bytes of the mapping; 0: from the heap or a chunk
-    std::shared_ptr<std::byte> chunk;  // that this is a part of
+    size_t mapped;  // These are the bytes of the mapping; 0 means that the memory is from the heap or a chunk.
+    std::shared_ptr<std::byte> chunk;  // This is the chunk that the memory is a part of, if any.
     void operator()(std::byte* p) const;
   };
   friend class Arena;
@@ -137,18 +138,18 @@ class Buffer {
   size_t size_ = 0;
 };
 
-// Lays Buffers one after the other in chunks of huge pages, so that matrices too small to have their own stream from
-// memory as large ones do (5% of a decode step). A chunk lives as long as any of its Buffers; large Buffers stay alone.
+// An Arena lays Buffers one after the other in chunks of huge pages, so matrices too small to have huge pages of their
+// own stream from memory as large ones do (5% of a decode step). A chunk lives as long as any of its Buffers.
 class Arena {
  public:
-  Buffer keep(Buffer buffer);  // the same bytes, moved here
+  Buffer keep(Buffer buffer);  // It moves the bytes here and returns a Buffer of them.
 
  private:
   std::shared_ptr<std::byte> chunk_;
   size_t used_ = 0;
 };
 
-// A tensor with storage that somebody keeps alive: its own Buffer, or a memory-mapped file shared by many.
+// This is a tensor that keeps its storage alive: a Buffer of its own, or a memory-mapped file shared by many.
 struct OwnedTensor {
   Tensor view;
   std::shared_ptr<const void> owner;

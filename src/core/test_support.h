@@ -1,4 +1,4 @@
-// For tests: folders, and what reading hostile input cost.
+// This file helps tests: it makes scratch folders and measures what reading hostile input cost.
 #pragma once
 #include <gtest/gtest.h>
 
@@ -14,7 +14,7 @@
 
 namespace fidelio {
 
-// Kilobytes after `name` in /proc/self/status.
+// Returns the kilobytes that follow `name` in /proc/self/status.
 inline int64_t status_kilobytes(const std::string& name) {
   std::ifstream file("/proc/self/status");
   for (std::string line; std::getline(file, line);)
@@ -22,7 +22,7 @@ inline int64_t status_kilobytes(const std::string& name) {
   return 0;
 }
 
-// A folder of this test alone, wherever temporary files go and whoever runs it.
+// This is a folder for one test alone, within the system's folder for temporary files, whoever runs the test.
 class ScratchFolder {
  public:
   ScratchFolder() : path_((std::filesystem::temp_directory_path() / "fidelio-test-XXXXXX").string()) {
@@ -46,7 +46,8 @@ inline double processor_seconds() {
   return static_cast<double>(t.tv_sec) + static_cast<double>(t.tv_nsec) * 1e-9;
 }
 
-// Seconds of the processor that a fixed piece of work takes now, of the kind that parsers do: steps, comparisons, memory.
+// Returns the processor seconds that a fixed piece of work takes now. The work is like that of parsers: steps,
+// comparisons and memory.
 inline double yardstick_seconds() {
   const double start = processor_seconds();
   std::map<uint64_t, std::string> tree;
@@ -58,16 +59,16 @@ inline double yardstick_seconds() {
   return processor_seconds() - start;
 }
 
-// Two seconds of an undisturbed processor, counted in work: a processor that is shared takes longer for the same. The
-// yardstick took 4.3 ms on the machine that the promise of core/foreign/limits.h was measured on.
+// Returns two seconds of an undisturbed processor, counted in work, as a shared processor takes longer for the same
+// work. The yardstick took 4.3 ms on the machine where the promise of core/foreign/limits.h was measured.
 inline double two_seconds() { return std::max(2.0, 2.0 / 4.3e-3 * yardstick_seconds()); }
 
-// Runs `read` on something of `input_bytes` and returns the message of its Error, "" if it finished. Whichever it was,
-// it took at most 2 s of the processor and 256 MB beyond the input: the promise of core/foreign/limits.h. (Under a sanitizer,
-// which takes several times as much of both, only that it ends.)
+// Runs `read` on something of `input_bytes` and returns the message of its Error, or "" if it finished. It checks that
+// either way this took at most 2 s of the processor and 256 MB beyond the input, as core/foreign/limits.h promises.
+// Under a sanitizer, which takes several times as much of both, it only checks that `read` ends.
 template <typename Read>
 std::string message_of_hostile([[maybe_unused]] size_t input_bytes, Read&& read) {
-  std::ofstream("/proc/self/clear_refs") << "5";  // the peak of resident memory begins anew
+  std::ofstream("/proc/self/clear_refs") << "5";  // This resets the recorded peak of resident memory.
   const int64_t before = status_kilobytes("VmRSS");
   const double start = processor_seconds();
   std::string message;

@@ -21,8 +21,8 @@ int available_threads() {
   return static_cast<int>(std::thread::hardware_concurrency());
 }
 
-// About 30 microseconds of spinning: longer than the gaps between the operations of one step, shorter than what
-// anybody would notice as a busy machine.
+// Workers spin for about 30 microseconds. That is longer than the gaps between the operations of one step and too short
+// for anybody to notice a busy machine.
 constexpr int kSpins = 2000;
 
 }  // namespace

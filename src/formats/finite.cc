@@ -7,7 +7,7 @@
 namespace fidelio {
 namespace {
 
-// Whether all bits of `mask` are set in any value: an exponent of ones.
+// Returns the index of the first value in which all bits of `mask` are set, or -1. The mask covers the exponent.
 template <typename Bits>
 int64_t first_with(const Tensor& tensor, Bits mask) {
   const auto* values = reinterpret_cast<const Bits*>(tensor.data);
@@ -34,7 +34,7 @@ int64_t first_not_finite(const Tensor& tensor) {
     case DType::bf16:
       return first_with<uint16_t>(tensor, 0x7f80);
     case DType::f8_e4m3:
-      return first_with<uint8_t>(tensor, 0x7f);  // it has no infinity
+      return first_with<uint8_t>(tensor, 0x7f);  // E4M3 has no infinity, so the mask also covers the mantissa.
     default:
       return -1;
   }

@@ -13,7 +13,8 @@
 namespace fidelio {
 namespace {
 
-// The number at the beginning of `text`, taken off; nothing where there is none of one or two digits.
+// Removes a number from the beginning of `text` and returns it. Returns nothing where no number of one or two digits is
+// there.
 std::optional<int> take_number(std::string_view& text) {
   size_t digits = 0;
   while (digits < text.size() && digits < 3 && std::isdigit(static_cast<unsigned char>(text[digits]))) ++digits;
@@ -30,7 +31,7 @@ bool take(std::string_view& text, std::string_view piece) {
   return true;
 }
 
-// llama.cpp: q4_0, q4_k_m, iq3_xxs, tq2_0.
+// Recognises names of llama.cpp: q4_0, q4_k_m, iq3_xxs, tq2_0.
 std::string of_llama(std::string_view name, std::string_view shown) {
   const bool grid = take(name, "iq");
   if (!grid && !take(name, "q")) return "";
@@ -45,7 +46,7 @@ std::string of_llama(std::string_view name, std::string_view shown) {
                      *bits, ours);
 }
 
-// vLLM and its kin: w4a16, w8a8.
+// Recognises names of vLLM and similar programs: w4a16, w8a8.
 std::string of_widths(std::string_view name, std::string_view shown) {
   if (!take(name, "w")) return "";
   const std::optional<int> weights = take_number(name);
@@ -60,7 +61,7 @@ std::string of_widths(std::string_view name, std::string_view shown) {
                      *weights, *activations, format, *activations);
 }
 
-// "int4", "4bit", "4-bit", "u4": a width without the rest.
+// Recognises a width alone: "int4", "4bit", "4-bit", "u4".
 std::string of_width(std::string_view name, std::string_view shown) {
   std::string_view rest = name;
   const bool named = take(rest, "int") || take(rest, "uint") || take(rest, "i") || take(rest, "u");
@@ -96,7 +97,7 @@ constexpr std::array kKnown = {
     Known{"fp32", "the name here is f32"},
 };
 
-// int4g100 and the like: the width is right, the group is not.
+// Recognises int4g100 and the like, where the width is right and the group is not.
 std::string of_group(std::string_view name) {
   std::string_view rest = name;
   const bool grid = take(rest, "lut");

@@ -23,7 +23,7 @@ constexpr std::string_view kGrammar =
     "centroids, corrected vectors\n"
     "for example int4g128z, int5g64zs8, int8c, lut4g64, vq8k16s4+r2.2";
 
-// Reads the string from the left, one piece at a time.
+// This class reads a string from the left, one piece at a time.
 struct Reader {
   std::string_view rest;
   bool take(std::string_view piece) {
@@ -31,7 +31,7 @@ struct Reader {
     rest.remove_prefix(piece.size());
     return true;
   }
-  int number() {  // -1 when there is none, or when it is written with a leading zero
+  int number() {  // It returns -1 when there is no number, or when the number has a leading zero.
     int value = -1;
     if (rest.empty() || rest[0] < '1' || rest[0] > '9') return -1;
     const auto [end, error] = std::from_chars(rest.data(), rest.data() + rest.size(), value);
@@ -56,7 +56,7 @@ bool parse_integer(Reader& r, FormatSpec& spec) {
   if (spec.bits < 2 || spec.bits > 8 || !r.group(spec, true)) return false;
   spec.symmetric = !r.take("z");
   if (r.take("s8")) {
-    if (spec.group == 0) return false;  // the one FP32 a row would be the scale already
+    if (spec.group == 0) return false;  // Then the one FP32 scale of a row would already be the only scale.
     spec.scale = ScaleKind::u8;
   }
   return true;
@@ -68,7 +68,7 @@ bool parse_grid(Reader& r, FormatSpec& spec) {
   return spec.bits >= 2 && spec.bits <= 6 && r.group(spec, false);
 }
 
-// "2.2" or "2.25": hundredths, written one way only; -1 for anything else.
+// Reads "2.2" or "2.25" as hundredths and accepts one spelling only. Returns -1 for anything else.
 int parse_hundredths(Reader& r) {
   const int whole = r.take("0.") ? 0 : r.number();
   if (whole < 0 || whole > 20 || (whole > 0 && !r.take("."))) return -1;
@@ -178,8 +178,11 @@ int64_t stored_bytes(const FormatSpec& spec, int64_t out, int64_t in) {
   if (spec.kind == Kind::vq) return vector_code_bytes(spec, out, in);
   const int64_t groups = spec.groups(in);
   const auto plane = [](int64_t count, int width) { return (count * width + 7) / 8; };
-  int64_t row = 0;                   // bytes of one row: codes by plane, then what each group adds, then the row's FP32
-  for (const int width : {4, 2, 1})  // the planes of `bits` are its binary digits, except that 8 is two of 4
+  // These are the bytes of one row: the codes plane by plane, then what each group adds, then the FP32 scale of the
+  // row.
+  int64_t row = 0;
+  // The planes are the binary digits of `bits`, except that 8 bits are two planes of 4.
+  for (const int width : {4, 2, 1})
     if (spec.bits & width) row += plane(in, width);
   if (spec.bits == 8) row += 2 * plane(in, 4);
   switch (spec.kind) {
@@ -192,7 +195,7 @@ int64_t stored_bytes(const FormatSpec& spec, int64_t out, int64_t in) {
     case Kind::fp4:
       return out * (row + (spec.symmetric ? groups : 2 * groups) + 4);
     default:
-      return out * (row + 4);  // fp8
+      return out * (row + 4);  // This is fp8.
   }
 }
 

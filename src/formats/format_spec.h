@@ -1,7 +1,8 @@
-// formats: what a weight can be stored as. Scalar, obviously right; the fast twins live in kernels/.
+// This file defines FormatSpec, which says how the weights of a linear layer are stored. The folder (formats) holds the
+// meaning of every format as scalar, obviously right code; the fast versions are in kernels/.
 //
-// FormatSpec says what to do to a linear. It round-trips to a short string, and that string is the vocabulary of the
-// whole project (command line, plans, benches, logs, test names):
+// A FormatSpec round-trips to a short string, and that string is the vocabulary of the whole project (command line,
+// plans, benches, logs, test names):
 //
 //   bf16  f16  f32            dense
 //   int4g128z                 integer codes of 4 bits, groups of 128 columns, a zero point (asymmetric), FP16 scales
@@ -11,7 +12,7 @@
 //   lut4g64                   a grid of 16 signed bytes per matrix, a signed 8-bit scale a group, one FP32 a row
 //   fp4g16  fp4g16z           E2M1 codes with an E4M3 scale a block of 16, z: and an E4M3 offset
 //   fp8                       E4M3 with one FP32 scale a row
-//   vq8k16s4                  vectors of 8 columns: 2^16 virtual centroids, of which 4 bits are signs and 2^12 are stored
+//   vq8k16s4                  vectors of 8 columns: 2^16 virtual centroids, 4 of whose bits are signs; 2^12 are stored
 //   vq8k16s4+r2.2             the same, and 2.2 percent of the vectors have a correction of their own
 //   vq8k16s4m                 the 2^12 are the model's: all linears that have them share one codebook, stored once
 #pragma once
@@ -22,39 +23,46 @@
 namespace fidelio {
 
 enum class Kind : uint8_t { f32, f16, bf16, integer, grid, fp4, fp8, vq };
-enum class ScaleKind : uint8_t { f16, u8 };  // u8: an unsigned byte times one FP32 a row
+enum class ScaleKind : uint8_t { f16, u8 };  // u8 is an unsigned byte times one FP32 a row.
 
 struct FormatSpec {
   Kind kind = Kind::bf16;
-  int bits = 16;          // of a code: integer 2..8, grid 2..6, fp4 4, fp8 8, vq 9..20 (of 8 weights), dense 16 or 32
-  int group = 0;          // columns sharing a scale: 16, 32, 64, 128; 0 = the whole row (integer, fp8, dense)
-  bool symmetric = true;  // false: a zero point (integer) or an offset (fp4) per group
-  ScaleKind scale =
-      ScaleKind::f16;   // integer only; the other kinds have one kind of scale each and leave this as it is
-  int signs = 0;        // vq only: how many of a code's bits are signs: 1, 4 or 8
-  int sparse = 0;       // vq only: vectors with a correction, in hundredths of a percent
-  bool shared = false;  // vq only: the codebook is the model's
-  int below = 0;  // integers and grids: low bits of every code that a view leaves out (high_planes); 0 in every file
+  // These are the bits of a code: integer 2..8, grid 2..6, fp4 4, fp8 8, vq 9..20 (for 8 weights), dense 16 or 32.
+  int bits = 16;
+  int group = 0;  // This many columns share a scale: 16, 32, 64, 128; 0 means the whole row (integer, fp8, dense).
+  bool symmetric = true;  // If false, each group has a zero point (integer) or an offset (fp4).
+  // The scale is for integers only; the other kinds have one kind of scale each and leave it as it is.
+  ScaleKind scale = ScaleKind::f16;
+  int signs = 0;        // This is for vq only: this many bits of a code are signs, 1, 4 or 8.
+  int sparse = 0;       // This is for vq only: the share of vectors with a correction, in hundredths of a percent.
+  bool shared = false;  // This is for vq only: the whole model shares one codebook.
+  // This is for integers and grids: this many low bits of every code are left out by high_planes(). It is 0 in every
+  // file.
+  int below = 0;
 
   bool is_dense() const { return kind == Kind::f32 || kind == Kind::f16 || kind == Kind::bf16; }
   bool operator==(const FormatSpec&) const = default;
-  // Columns of a group in a matrix of `in` columns, and the number of groups (the last may be ragged).
+  // The group size is the number of columns of a group in a matrix of `in` columns. groups() counts the groups of a
+  // row, of which the last may be ragged.
   int64_t group_size(int64_t in) const { return group == 0 ? in : group; }
   int64_t groups(int64_t in) const { return (in + group_size(in) - 1) / group_size(in); }
 };
 
 std::string to_string(const FormatSpec& spec);
-FormatSpec parse_format(std::string_view text);  // throws Error showing the nearest and the grammar
+FormatSpec parse_format(std::string_view text);  // It throws Error showing the nearest format and the grammar.
 
-// Exact bytes in a file of an (out, in) matrix in this format: codes, scales, zeros, codebook, row scales.
+// Returns the exact bytes in a file of an (out, in) matrix in this format: codes, scales, zeros, codebook, row scales.
+// A shared codebook is not included.
 int64_t stored_bytes(const FormatSpec& spec, int64_t out, int64_t in);
-// What a file has once where any of its linears has this format: the name of the tensor, "codebooks.vq8k16s4m" whatever
-// corrections there are, and its bytes. "" and 0 for all but shared codebooks.
+// A file stores a shared codebook once, where any of its linears has this format. These return the name of its tensor,
+// which is "codebooks.vq8k16s4m" whatever corrections the format has, and its bytes. They return "" and 0 for formats
+// without a shared codebook.
 std::string shared_name(const FormatSpec& spec);
 int64_t shared_bytes(const FormatSpec& spec);
-// The paper's own bits-per-parameter formula (SLQ Table 5: b + 20/128 for every asymmetric width, b + 16/128 symmetric,
-// FP4 4.5 or 5.0, FP8 8.0), which charges a 4-bit zero point at every width; ours is stored_bytes * 8 / (out * in).
-// Vector codes: SCVQ's equation 7 (vector_code.h).
+// Returns bits per parameter by the formula of the paper that defines the format. For integers this is SLQ, Table 5: b
+// + 20/128 for every asymmetric width, b + 16/128 symmetric, FP4 4.5 or 5.0, FP8 8.0. It charges a 4-bit zero point at
+// every width, whereas the exact figure is stored_bytes * 8 / (out * in). For vector codes it is SCVQ's equation 7
+// (vector_code.h).
 double paper_bits(const FormatSpec& spec);
 
 }  // namespace fidelio

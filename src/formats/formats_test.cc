@@ -32,7 +32,8 @@ struct Size {
 };
 constexpr Size kSizes[] = {{1, 1}, {3, 7}, {2, 128}, {5, 130}, {4, 257}, {16, 96}};
 
-// Random codes with indices that there are, levels that can be negated, and corrections spread over the first rows.
+// Fills a weight with random codes whose indices exist, levels that can be negated, and corrections spread over the
+// first rows.
 void make_valid(SignedVectors& m, Rng& rng) {
   const VectorShape& s = m.shape;
   for (int64_t row = 0; row < s.out; ++row)
@@ -52,7 +53,7 @@ void make_valid(SignedVectors& m, Rng& rng) {
   }
 }
 
-// Random bytes in every tensor of a weight, except that small floats keep clear of NaN.
+// Returns a weight with random bytes in every tensor, except that small floats avoid NaN.
 LinearWeight random_weight(const FormatSpec& spec, int64_t out, int64_t in, uint64_t seed) {
   LinearWeight w = allocate_weight(spec, out, in);
   Rng rng(seed);
@@ -149,7 +150,7 @@ TEST(FormatSpec, PaperBitsAreTableFive) {
   EXPECT_DOUBLE_EQ(paper_bits(parse_format("fp8")), 8.0);
 }
 
-// The law "predicted size = file size": the closed formula against the tensors there are.
+// The predicted size must equal the size of the file. The closed formula is compared with the sum over all tensors.
 TEST(LinearWeight, StoredBytesAreTheSumOfTheTensors) {
   for (const std::string& text : all_formats())
     for (const auto [out, in] : kSizes) {
@@ -160,7 +161,7 @@ TEST(LinearWeight, StoredBytesAreTheSumOfTheTensors) {
       EXPECT_EQ(stored_bytes(spec, out, in), sum) << text << " " << out << "x" << in;
       EXPECT_EQ(w.stored_bytes(), sum);
     }
-  // Exact where nothing is ragged: b + (16 + b) / 128 bits a weight.
+  // This is exact where nothing is ragged: b + (16 + b) / 128 bits a weight.
   EXPECT_EQ(stored_bytes(parse_format("int4g128z"), 256, 2048), 256 * 2048 * (4 + 20.0 / 128) / 8);
 }
 
@@ -170,7 +171,7 @@ TEST(Codes, EveryWidthHoldsEveryCode) {
     Codes by_element = Codes::allocate(bits, rows, columns), by_row = Codes::allocate(bits, rows, columns);
     Rng rng(bits);
     std::vector<std::vector<uint8_t>> want(rows, std::vector<uint8_t>(columns));
-    for (int pass = 0; pass < 2; ++pass)  // the second pass overwrites the first: set must clear old bits
+    for (int pass = 0; pass < 2; ++pass)  // The second pass overwrites the first, so set must clear old bits.
       for (int64_t r = 0; r < rows; ++r) {
         for (int64_t c = 0; c < columns; ++c)
           by_element.set(r, c, want[r][c] = static_cast<uint8_t>(rng.below(1u << bits)));
@@ -192,7 +193,7 @@ TEST(Codes, PlanesAreTheBinaryDigitsHighFirst) {
   Codes c = Codes::allocate(7, 1, 3);
   c.set(0, 2, 0b1011'01'1);
   ASSERT_EQ(c.planes.size(), 3u);
-  EXPECT_EQ(c.planes[0].as<uint8_t>()[1], 0b1011);  // 4 bits: column 2 is the low nibble of byte 1
+  EXPECT_EQ(c.planes[0].as<uint8_t>()[1], 0b1011);  // These are 4 bits; column 2 is the low nibble of byte 1.
   EXPECT_EQ(c.planes[1].as<uint8_t>()[0], 0b01 << 4);
   EXPECT_EQ(c.planes[2].as<uint8_t>()[0], 1 << 2);
   EXPECT_THROW(plane_widths(1), Error);
@@ -213,7 +214,7 @@ TEST(Zeros, EveryWidthAtEveryPlace) {
 }
 
 TEST(SmallFloat, E4m3RoundTripsAndRoundsToNearestEven) {
-  std::vector<float> values;  // 0 .. 448, the non-negative finite ones, ascending
+  std::vector<float> values;  // These are the non-negative finite values 0 .. 448, in ascending order.
   for (int i = 0; i < 0x7f; ++i) values.push_back(e4m3_to_float(static_cast<uint8_t>(i)));
   for (int i = 0; i < 256; ++i)
     if ((i & 0x7f) != 0x7f) {
@@ -243,7 +244,7 @@ TEST(SmallFloat, E2m1TakesTheNearest) {
 }
 
 TEST(Decode, IntegersByHand) {
-  LinearWeight w = allocate_weight(parse_format("int3g16z"), 1, 18);  // the second group has two columns
+  LinearWeight w = allocate_weight(parse_format("int3g16z"), 1, 18);  // The second group has two columns.
   IntGroup& m = std::get<IntGroup>(w.main);
   m.scale.as<f16>()[0] = to_f16(0.5f);
   m.scale.as<f16>()[1] = to_f16(2.0f);
@@ -252,9 +253,9 @@ TEST(Decode, IntegersByHand) {
   m.codes.set(0, 0, 7);
   m.codes.set(0, 17, 1);
   const std::vector<float> v = decode(w);
-  EXPECT_EQ(v[0], 2.0f);     // .5 (7 - 3)
-  EXPECT_EQ(v[1], -1.5f);    // .5 (0 - 3)
-  EXPECT_EQ(v[16], -12.0f);  // 2 (0 - 6)
+  EXPECT_EQ(v[0], 2.0f);     // This is .5 (7 - 3).
+  EXPECT_EQ(v[1], -1.5f);    // This is .5 (0 - 3).
+  EXPECT_EQ(v[16], -12.0f);  // This is 2 (0 - 6).
   EXPECT_EQ(v[17], -10.0f);
 
   w = allocate_weight(parse_format("int4g16s8"), 1, 2);
@@ -262,7 +263,7 @@ TEST(Decode, IntegersByHand) {
   s.row_scale.as<float>()[0] = 0.25f;
   s.scale.as<uint8_t>()[0] = 200;
   s.codes.set(0, 0, 15);
-  EXPECT_EQ(decode(w), (std::vector<float>{350.0f, -400.0f}));  // 50 (15 - 8), 50 (0 - 8)
+  EXPECT_EQ(decode(w), (std::vector<float>{350.0f, -400.0f}));  // They are 50 (15 - 8) and 50 (0 - 8).
 }
 
 TEST(Decode, GridsAndFloatsByHand) {
@@ -274,9 +275,9 @@ TEST(Decode, GridsAndFloatsByHand) {
   for (int i = 0; i < 4; ++i) m.codebook.as<int8_t>()[i] = static_cast<int8_t>(10 * i - 15);
   m.codes.set(0, 2, 3);
   std::vector<float> v = decode(w);
-  EXPECT_EQ(v[0], 30.0f);    // .5 * -4 * -15
-  EXPECT_EQ(v[2], -30.0f);   // .5 * -4 * 15
-  EXPECT_EQ(v[16], -22.5f);  // .5 * 3 * -15
+  EXPECT_EQ(v[0], 30.0f);    // This is .5 * -4 * -15.
+  EXPECT_EQ(v[2], -30.0f);   // This is .5 * -4 * 15.
+  EXPECT_EQ(v[16], -22.5f);  // This is .5 * 3 * -15.
 
   w = allocate_weight(parse_format("fp4g16z"), 1, 2);
   FpBlock& f = std::get<FpBlock>(w.main);
@@ -284,7 +285,7 @@ TEST(Decode, GridsAndFloatsByHand) {
   f.scale.view.data[0] = std::byte{to_e4m3(3.0f)};
   f.offset.view.data[0] = std::byte{to_e4m3(-2.0f)};
   f.codes.set(0, 1, 15);
-  EXPECT_EQ(decode(w), (std::vector<float>{-1.0f, -10.0f}));  // .5 (0 - 2), .5 (3 * -6 - 2)
+  EXPECT_EQ(decode(w), (std::vector<float>{-1.0f, -10.0f}));  // They are .5 (0 - 2) and .5 (3 * -6 - 2).
 
   w = allocate_weight(parse_format("fp8"), 1, 2);
   FpBlock& e = std::get<FpBlock>(w.main);
@@ -304,13 +305,14 @@ TEST(Decode, DenseIsTheMatrixItself) {
   EXPECT_EQ(to_string(make_dense(w).spec), "bf16");
   EXPECT_THROW(make_dense(OwnedTensor::allocate(DType::i8, {2, 3})), Error);
   EXPECT_THROW(make_dense(OwnedTensor::allocate(DType::f32, {6})), Error);
-  EXPECT_THROW(make_dense(w, OwnedTensor::allocate(DType::f32, {3})), Error);  // out is 2
+  EXPECT_THROW(make_dense(w, OwnedTensor::allocate(DType::f32, {3})), Error);  // The weight has 2 rows.
 }
 
 TEST(Decode, VectorCodesByHand) {
-  LinearWeight w = allocate_weight(parse_format("vq8k14s4+r20.0"), 2, 20);  // three vectors, the last of four columns
+  // The weight has three vectors a row, of which the last has four columns.
+  LinearWeight w = allocate_weight(parse_format("vq8k14s4+r20.0"), 2, 20);
   auto& m = std::get<SignedVectors>(w.main);
-  ASSERT_EQ(m.shape.sparse, 1);  // 20 percent of six
+  ASSERT_EQ(m.shape.sparse, 1);  // This is 20 percent of six.
   m.row_scale.as<f16>()[1] = to_f16(0.5f);
   for (int c = 0; c < 20; ++c) m.column_scale.as<f16>()[c] = to_f16(c == 19 ? 4.0f : 2.0f);
   for (int j = 0; j < 8; ++j) m.codebook.as<int8_t>()[1023 * 8 + j] = static_cast<int8_t>(j - 127);
@@ -325,12 +327,13 @@ TEST(Decode, VectorCodesByHand) {
   EXPECT_EQ(decode(w), want);
   EXPECT_EQ(get_vector(m, 1, 2), (VectorChoice{1023, 0b0010}));
   EXPECT_EQ(get_vector(m, 1, 1), (VectorChoice{0, 0}));
-  m.codebook.as<int8_t>()[77] = -128;  // which no byte is the negative of
+  m.codebook.as<int8_t>()[77] = -128;  // No byte is the negative of -128.
   EXPECT_THROW(check_codes(w), Error);
 }
 
 TEST(VectorCode, EquationSevenGivesTheRowsOfThePapersTableSix) {
-  // LLaMA-2's 7B, 13B and 70B, with the sparsities of table 9; both are printed to two digits.
+  // The rows are LLaMA-2's 7B, 13B and 70B, with the sparsities of the paper's table 9. Both tables are printed to two
+  // digits.
   const std::map<std::string, double> rows = {
       {"vq8k12s1+r2.23", 2.04}, {"vq8k12s1+r2.32", 2.05}, {"vq8k12s1+r2.21", 2.04}, {"vq8k12s1+r4.73", 2.44},
       {"vq8k12s1+r4.62", 2.42}, {"vq8k12s1+r4.75", 2.45}, {"vq8k16s4+r2.23", 2.70}, {"vq8k16s4+r2.32", 2.71},
@@ -340,10 +343,11 @@ TEST(VectorCode, EquationSevenGivesTheRowsOfThePapersTableSix) {
   for (const auto& [text, bits] : rows) EXPECT_NEAR(paper_bits(parse_format(text)), bits, 0.01) << text;
 }
 
-// Of a matrix of any size and with any corrections there is one, beside what the matrix stores.
+// A model has one shared codebook, for matrices of any size and with any corrections. It is not counted in the size of
+// a matrix.
 TEST(VectorCode, ASharedCodebookIsTheModelsAlone) {
   const FormatSpec spec = parse_format("vq8k20s8m+r2.2"), own = parse_format("vq8k20s8+r2.2");
-  const LinearWeight w = random_weight(spec, 5000, 512, 1);  // more than two blocks of 2^20 weights
+  const LinearWeight w = random_weight(spec, 5000, 512, 1);  // The matrix has more than two blocks of 2^20 weights.
   const auto& m = std::get<SignedVectors>(w.main);
   EXPECT_EQ(m.shape.blocks, 1);
   EXPECT_EQ(m.shape.block_of(4999), 0);
@@ -355,7 +359,8 @@ TEST(VectorCode, ASharedCodebookIsTheModelsAlone) {
   EXPECT_EQ(shared_bytes(spec), 4096 * 8);
   EXPECT_EQ(shared_name(own), "");
   EXPECT_EQ(shared_bytes(own), 0);
-  EXPECT_EQ(stored_bytes(spec, 16, 64), stored_bytes(own, 16, 64) - 4096 * 8);  // whose one block has one of its own
+  // The one block of `own` has a codebook of its own.
+  EXPECT_EQ(stored_bytes(spec, 16, 64), stored_bytes(own, 16, 64) - 4096 * 8);
 }
 
 TEST(VectorCode, BlocksCoverTheRowsOnce) {
@@ -380,7 +385,8 @@ TEST(VectorCode, WhatAFileMayHaveWrongIsRefused) {
     damage(std::get<SignedVectors>(w.main));
     EXPECT_THROW(check_codes(w), Error);
   };
-  refused([](SignedVectors& m) { m.high.as<uint8_t>()[2] = 0x20; });  // entry 512 or more of 512
+  // The codebook has 512 entries, and this index is 512 or more.
+  refused([](SignedVectors& m) { m.high.as<uint8_t>()[2] = 0x20; });
   refused([](SignedVectors& m) { m.sparse_count.as<uint16_t>()[0] = 9; });
   refused([](SignedVectors& m) { m.sparse_count.as<uint16_t>()[4] += 1; });
   refused([](SignedVectors& m) { m.sparse_count.as<uint16_t>()[0] -= 1; });
@@ -388,8 +394,8 @@ TEST(VectorCode, WhatAFileMayHaveWrongIsRefused) {
   refused([](SignedVectors& m) { m.sparse_index.as<uint16_t>()[1] = m.sparse_index.as<uint16_t>()[0]; });
 }
 
-// Bytes changed at random: every weight is refused or decoded from memory of its own (under asan: nothing else is read).
-// Both must happen.
+// Bytes are changed at random. Every weight is either refused or decoded from its own memory (asan checks that nothing
+// else is read). Both outcomes must occur.
 TEST(VectorCode, ChangedBytesAreRefusedOrDecoded) {
   int refused = 0, decoded = 0;
   Rng rng(5);
@@ -477,7 +483,7 @@ TEST(Stored, AMissingTensorIsNamed) {
   EXPECT_THROW(allocate_weight(parse_format("int4g128z"), 0, 4), Error);
 }
 
-// Every cut of every integer format against the definition; nothing is copied where planes end.
+// Every cut of every integer format is compared with the definition. No bytes are copied where planes end at the cut.
 TEST(HighPlanes, DecodeAtTheMiddleOfWhatTheMissingBitsCouldBe) {
   const std::map<int, std::vector<int>> cuts = {{2, {}}, {3, {2}}, {4, {}}, {5, {4}}, {6, {4}}, {7, {4, 6}}, {8, {4}}};
   for (const std::string& format : all_formats()) {
@@ -497,14 +503,16 @@ TEST(HighPlanes, DecodeAtTheMiddleOfWhatTheMissingBitsCouldBe) {
       EXPECT_EQ(std::get<IntGroup>(view.main).codes.planes[0].view.data == whole.codes.planes[0].view.data, possible);
       const std::vector<float> all = decode(w), high = decode(view);
       const int span = 1 << (spec.bits - bits);
-      // scale (q - z) and scale (middle - z): their difference is scale (middle - q), a multiple of scale / 2.
+      // The values are scale (q - z) and scale (middle - z). Their difference is scale (middle - q), a multiple of
+      // scale / 2.
       for (int64_t row = 0; row < 3; ++row)
         for (int64_t c = 0; c < 130; ++c) {
           const int q = whole.codes.get(row, c), first = q / span * span;
           const int zero = spec.symmetric ? 1 << (spec.bits - 1) : get_zero(whole, row, c / spec.group_size(130));
           const double middle = first + (span - 1) / 2.0;
           if (q == zero) continue;
-          const double scale = double{all[row * 130 + c]} / (q - zero);  // the FP32 product's rounding: relative 2^-24
+          // The rounding of the FP32 product is relative 2^-24.
+          const double scale = double{all[row * 130 + c]} / (q - zero);
           EXPECT_NEAR(high[row * 130 + c], scale * (middle - zero), 1e-6 * std::abs(scale * (middle - zero)))
               << format << " to " << bits;
         }
@@ -512,7 +520,8 @@ TEST(HighPlanes, DecodeAtTheMiddleOfWhatTheMissingBitsCouldBe) {
   }
 }
 
-// A grid's view: the high bits of codes under the means of the entries that share them, to the nearest whole number.
+// The high bits of a grid's codes are a grid whose entries are the means of the entries that share them, rounded to the
+// nearest whole number.
 TEST(HighPlanes, OfAGridAreAGridOfMeans) {
   for (const std::string& format : all_formats()) {
     const FormatSpec spec = parse_format(format);
@@ -535,7 +544,8 @@ TEST(HighPlanes, OfAGridAreAGridOfMeans) {
             mean += book[whole.codes.get(row, c) / cell * cell + i] / static_cast<double>(cell);
           const double scale = double{whole.row_scale.as<const float>()[row]} *
                                whole.scale.as<const int8_t>()[row * spec.groups(130) + c / spec.group];
-          // A half for the whole number, 1e-6 for the two products' roundings in FP32.
+          // The tolerance is a half for the rounding to a whole number, and 1e-6 for the FP32 roundings of the two
+          // products.
           EXPECT_LE(std::abs(high[row * 130 + c] - scale * mean), std::abs(scale) * (0.5 + 128e-6)) << format;
         }
     }

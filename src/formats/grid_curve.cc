@@ -8,9 +8,9 @@
 namespace fidelio {
 namespace {
 
-constexpr int kTerms = 4;  // 1, u, u^3, u^5
+constexpr int kTerms = 4;  // The terms are 1, u, u^3 and u^5.
 
-// To the nearest half, ties to even; magnitudes below 65504.
+// Rounds to the nearest FP16 number, ties to even. Magnitudes must be below 65504.
 double half(double x) {
   if (x == 0) return 0;
   const double unit = std::ldexp(1.0, std::max(std::ilogb(x), -14) - 10);
@@ -21,7 +21,7 @@ double place_of(size_t code, size_t count) {
   return static_cast<double>(2 * code + 1) / static_cast<double>(count) - 1;
 }
 
-// Weighted least squares by normal equations: four terms on [-1, 1], conditioned well enough for doubles.
+// Solves weighted least squares by normal equations. The four terms on [-1, 1] are conditioned well enough for doubles.
 std::array<double, kTerms> least_squares(std::span<const double> y, std::span<const double> weights) {
   double m[kTerms][kTerms + 1] = {};
   for (size_t k = 0; k < y.size(); ++k) {
@@ -31,7 +31,8 @@ std::array<double, kTerms> least_squares(std::span<const double> y, std::span<co
       m[i][kTerms] += weights[k] * term[i] * y[k];
     }
   }
-  for (int i = 0; i < kTerms; ++i)  // Gauss-Jordan; the matrix is positive definite, so no pivoting
+  // This is Gauss-Jordan elimination. The matrix is positive definite, so it needs no pivoting.
+  for (int i = 0; i < kTerms; ++i)
     for (int r = 0; r < kTerms; ++r) {
       if (r == i) continue;
       const double factor = m[r][i] / m[i][i];
@@ -42,7 +43,7 @@ std::array<double, kTerms> least_squares(std::span<const double> y, std::span<co
   return solved;
 }
 
-// The unit in which the larger end of a polynomial is 127.
+// Returns the unit in which the larger end of the polynomial is 127.
 double unit_of(const std::array<double, kTerms>& c, size_t count) {
   double peak = 0;
   for (size_t k : {size_t{0}, count - 1}) {
@@ -85,8 +86,8 @@ std::optional<std::vector<int8_t>> fit_curve(std::span<const double> entries, st
   const int bits = std::countr_zero(entries.size());
   const std::array<double, kTerms> fitted = least_squares(entries, weights);
   const GridCurve best = rounded(fitted, unit_of(fitted, entries.size()));
-  // The curve through rounded entries has other entries now and then; a few rounds later it has its own, or goes in
-  // circles: then a neighbour of the best, a unit of FP16 away, is tried.
+  // The curve through rounded entries sometimes has other entries. After a few rounds it usually reproduces its own,
+  // but it may also cycle. In that case a neighbour of the best curve, one unit of FP16 away, is tried.
   for (int attempt = 0; attempt < 16; ++attempt) {
     GridCurve start = best;
     start.a1 += 0.0625f * static_cast<float>(attempt);

@@ -10,9 +10,9 @@
 namespace fidelio {
 namespace {
 
-constexpr int kBits = 6;  // of the grids that are curves
+constexpr int kBits = 6;  // Grids of this many bits are curves.
 
-// Entries such as Lloyd's rounds give: denser in the middle, noisy by a share of a step.
+// Returns entries as Lloyd's algorithm gives them: denser in the middle and noisy by a share of a step.
 std::vector<double> noisy_entries(Rng& rng) {
   std::vector<double> entries(size_t{1} << kBits);
   const double middle = 0.55 + 0.3 * rng.uniform(), offset = 0.02 * rng.normal();
@@ -37,13 +37,13 @@ TEST(GridCurve, AGridThatWasFittedIsKnownByItsEntries) {
     ASSERT_TRUE(curve);
     EXPECT_EQ(entries_of(*curve, kBits), *grid);
     EXPECT_EQ(std::max<int>(grid->back(), -grid->front()), 127);
-    // The noise is fifth of a step of the middle; a curve of four terms through 64 points follows the rest.
+    // The noise is a fifth of a step in the middle. A curve of four terms through 64 points follows the rest.
     const double scale = 127 / std::max(entries.back(), -entries.front());
     double squares = 0;
     for (size_t k = 0; k < entries.size(); ++k) squares += std::pow((*grid)[k] - scale * entries[k], 2);
     EXPECT_LT(std::sqrt(squares / static_cast<double>(entries.size())), 4.0);
   }
-  EXPECT_GE(fitted, 990);  // the rest keep entries of their own
+  EXPECT_GE(fitted, 990);  // The other grids keep entries of their own.
 }
 
 TEST(GridCurve, EntriesOfNoCurveAreNotTakenForOne) {
@@ -61,13 +61,14 @@ TEST(GridCurve, EntriesOfNoCurveAreNotTakenForOne) {
   EXPECT_FALSE(curve_of(std::vector<int8_t>(33, 1)));
 }
 
-// By hand: at the last code u = 31/32 and t = 961/1024, exact in FP16; the sum's unit is 1.
+// This is computed by hand: at the last code u = 31/32 and t = 961/1024, both exact in FP16, and the unit of the sum is
+// 1.
 TEST(GridCurve, EveryOperationIsRoundedToFp16) {
   const GridCurve line{127, 0, 0, 0};
   const std::vector<int8_t> entries = entries_of(line, 5);
   for (int k = 0; k < 32; ++k)
     EXPECT_EQ(entries[static_cast<size_t>(k)], std::nearbyint(127 * (2 * k - 31) / 32.0)) << k;
-  const GridCurve bent{64, 0, 63, 1};  // half(63 t) = 59.125, half(64 + 59.125 t) = 119.5
+  const GridCurve bent{64, 0, 63, 1};  // half(63 t) is 59.125 and half(64 + 59.125 t) is 119.5.
   EXPECT_EQ(entries_of(bent, 5)[31], std::nearbyint(119.5 * 31 / 32 + 1));
 }
 

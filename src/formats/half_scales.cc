@@ -30,16 +30,17 @@ void add_integers(const FormatSpec& spec, std::span<const float> row, HalfTally&
   }
 }
 
-// A row's scale is 16 times its root mean square over the some 42 steps of an entry that stand for one
-// (quant/vectors/vectors.cc), and no less than 2^-20. The scale of a correction is a hundredth of the row's numbers.
+// The quantiser sets a row's scale to 16 times the root mean square of the row, over about 42, the number of steps of
+// an entry that stand for one (quant/vectors/vectors.cc); it is at least 2^-20. The scale of a correction is about a
+// hundredth of the numbers of the row.
 void add_vectors(const FormatSpec& spec, std::span<const float> row, HalfTally& tally) {
   const double energy = energy_of(row), rms = std::sqrt(energy / static_cast<double>(row.size()));
   const double wanted = rms * 16 / 42;
   tally.group(static_cast<float>(wanted), energy, wanted >= (spec.sparse > 0 ? 0x1p-16 : 0x1p-20) && wanted <= 60000);
 }
 
-// Weights that are FP16 numbers: a row is lost where rounding costs a ten-thousandth of its energy. That of normal numbers
-// costs less than a millionth.
+// Counts the rows of a weight stored as FP16 numbers. A row counts as lost where rounding costs a ten-thousandth of its
+// energy. The rounding of normal numbers costs less than a millionth.
 void add_halves(std::span<const float> row, HalfTally& tally) {
   double error = 0;
   float largest = 0;

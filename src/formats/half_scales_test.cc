@@ -1,4 +1,5 @@
-// When FP16 scales are taken for too coarse: by what they would do to a matrix that is multiplied by powers of two.
+// These tests check when FP16 scales count as too coarse, by their effect on a matrix that is multiplied by powers of
+// two.
 #include "formats/half_scales.h"
 
 #include <gmock/gmock.h>
@@ -51,7 +52,7 @@ TEST(HalfScales, PowersOfTwoAreHeldAsFarAsFp16Goes) {
   }
 }
 
-// The widest codes have the smallest scales: 0.05 / 255 is held down to 2^-21, eight powers of two below it.
+// The widest codes have the smallest scales. 0.05 / 255 is held down to 2^-21, eight powers of two below it.
 TEST(HalfScales, TheRangeIsThatOfTheScalesAndNotOfTheWeights) {
   const std::vector<float> w = matrix();
   const auto harmful = [&](const char* format, int power) {
@@ -77,8 +78,8 @@ TEST(HalfScales, WideScalesHoldEverything) {
     EXPECT_EQ(to_string(with_wide_scales(parse_format(format))), wide);
 }
 
-// Rows of tokens that no text has are nearly zero in many models; a head's keys divided by what its queries are multiplied
-// by are not so few.
+// Rows of tokens that no text contains are nearly zero in many models. The keys of a head, divided by the factor that
+// its queries are multiplied by, are more rows than that.
 TEST(HalfScales, FewSmallRowsAreHarmless) {
   const FormatSpec spec = parse_format("int8g64");
   const HalfLoss few = loss_of(spec, times(matrix(), 0x1p-30, kRows / 16));

@@ -17,8 +17,8 @@ int64_t plane_bytes(int64_t columns, int width) { return (columns * width + 7) /
 
 DType dense_dtype(Kind kind) { return kind == Kind::f32 ? DType::f32 : kind == Kind::f16 ? DType::f16 : DType::bf16; }
 
-// The one description of which tensors a format has, with their shapes: allocation, storing and loading walk it.
-// visit(suffix, dtype, shape, tensor&).
+// This is the one description of the tensors that a format has, with their shapes. Allocation, storing and loading go
+// over it. It calls visit(suffix, dtype, shape, tensor&).
 template <typename Visit>
 void visit_codes(const Codes& c, std::vector<OwnedTensor>& planes, const Visit& visit) {
   const auto widths = plane_widths(c.bits);
@@ -60,7 +60,7 @@ OwnedTensor* shared_book(LinearWeight& w) {
   return vectors && vectors->shape.shared ? &vectors->codebook : nullptr;
 }
 
-// visit_tensors, and the shared codebook.
+// Visits the tensors of visit_tensors and the shared codebook.
 template <typename Visit>
 void visit_whole(LinearWeight& w, const Visit& visit) {
   visit_tensors(w, visit);
@@ -68,7 +68,7 @@ void visit_whole(LinearWeight& w, const Visit& visit) {
     visit(".codebook", DType::i8, codebook_shape(std::get<SignedVectors>(w.main).shape), *book);
 }
 
-// The right alternative of `main` with sizes set and no tensor yet.
+// Returns a weight with the right alternative of `main`, whose sizes are set and whose tensors are still empty.
 LinearWeight empty_weight(const FormatSpec& spec, int64_t out, int64_t in) {
   check(out > 0 && in > 0, "a linear of shape ({}, {}) cannot be stored: both must be positive", out, in);
   LinearWeight w{.out = out, .in = in, .spec = spec, .main = Dense{}, .bias = {}};
@@ -82,7 +82,7 @@ LinearWeight empty_weight(const FormatSpec& spec, int64_t out, int64_t in) {
   return w;
 }
 
-// Field g of b bits of a row's string.
+// Returns field g of b bits from the bit string of a row.
 int zero_of(const OwnedTensor& zero, int b, int64_t row, int64_t g) {
   const int64_t stride = zero.view.shape[1], bit = g * b;
   const uint8_t* bytes = raw(zero).data() + row * stride;
@@ -184,7 +184,7 @@ void Codes::get_row(int64_t row, std::span<uint8_t> codes) const {
 
 void Codes::set_row(int64_t row, std::span<const uint8_t> codes) {
   const auto widths = plane_widths(bits);
-  int below = bits;  // bits of the code in later planes
+  int below = bits;  // These bits of the code are in later planes.
   for (size_t p = 0; p < widths.size(); ++p) {
     const int width = widths[p], mask = (1 << width) - 1;
     below -= width;
@@ -229,7 +229,7 @@ void set_zero(IntGroup& w, int64_t row, int64_t g, int zero) {
 }
 
 void cut_codebook(std::span<const int8_t> whole, int bits, std::span<int8_t> cut) {
-  const auto cell = static_cast<int>(whole.size()) >> bits;  // entries that a view's code stands for
+  const auto cell = static_cast<int>(whole.size()) >> bits;  // A code of the high bits stands for so many entries.
   for (size_t k = 0; k < cut.size(); ++k) {
     int sum = 0;
     for (int i = 0; i < cell; ++i) sum += whole[k * static_cast<size_t>(cell) + static_cast<size_t>(i)];
@@ -239,7 +239,7 @@ void cut_codebook(std::span<const int8_t> whole, int bits, std::span<int8_t> cut
 
 namespace {
 
-// In planes of their own, for a view that ends inside one.
+// Copies the high bits into planes of their own, for a cut that ends inside a plane.
 Codes high_codes(const Codes& whole, int bits) {
   Codes high = Codes::allocate(bits, whole.rows, whole.columns);
   std::vector<uint8_t> row(static_cast<size_t>(whole.columns));
@@ -258,7 +258,7 @@ LinearWeight high_planes(const LinearWeight& w, int bits) {
         "only integers and grids have a view of their high planes, not {}", to_string(w.spec));
   check(bits >= 2 && bits < w.spec.bits, "{} cannot be cut to its {} high bits: a view has 2 to {}", to_string(w.spec),
         bits, w.spec.bits - 1);
-  LinearWeight view = w;  // views and shared owners: no bytes are copied
+  LinearWeight view = w;  // The tensors are views with shared owners, so no bytes are copied.
   view.spec.bits = bits;
   view.spec.below = w.spec.bits - bits;
   auto* grid = std::get_if<VectorCode>(&view.main);
@@ -324,7 +324,7 @@ std::vector<StoredTensor> stored_tensors(const LinearWeight& w) {
   check(w.spec.below == 0, "{} are a way of reading a weight, not a format of a file: store the whole weight",
         to_string(w.spec));
   std::vector<StoredTensor> tensors;
-  LinearWeight views = w;  // views and shared owners: no bytes are copied
+  LinearWeight views = w;  // The tensors are views with shared owners, so no bytes are copied.
   visit_tensors(views, [&](const std::string& suffix, DType, const Shape&, const OwnedTensor& t) {
     tensors.push_back({suffix, t.view});
   });
@@ -356,11 +356,11 @@ LinearWeight take_rows(const LinearWeight& w, std::span<const int32_t> rows) {
     if (stored == whole.end()) return OwnedTensor();
     const Tensor& from = stored->tensor;
     OwnedTensor to = OwnedTensor::allocate(dtype, shape);
-    if (suffix == ".codebook") {  // of all rows
+    if (suffix == ".codebook") {  // The codebook belongs to all rows.
       std::copy_n(from.data, from.bytes(), to.view.data);
       return to;
     }
-    const int64_t bytes = from.bytes() / w.out;  // of a row
+    const int64_t bytes = from.bytes() / w.out;  // These are the bytes of a row.
     for (size_t i = 0; i < rows.size(); ++i)
       std::copy_n(from.data + rows[i] * bytes, bytes, to.view.data + static_cast<int64_t>(i) * bytes);
     return to;

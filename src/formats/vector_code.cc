@@ -31,7 +31,7 @@ VectorShape vector_shape(const FormatSpec& spec, int64_t out, int64_t in) {
   s.signs = spec.signs;
   s.has_high = spec.signs == 1 || s.entries > 256;
   s.sign_bytes = spec.signs == 1 ? 0 : spec.signs == 4 ? (s.vectors + 1) / 2 : s.vectors;
-  // In integers: the size of a file is the same on every machine.
+  // This is computed in integers, so the size of a file is the same on every machine.
   if (spec.sparse > 0) s.sparse = std::max<int64_t>(1, (out * s.vectors * spec.sparse + 5000) / 10000);
   return s;
 }
@@ -76,7 +76,7 @@ uint8_t spread_signs(int signs, uint8_t bits) {
 
 void check_vectors(const SignedVectors& w, const std::string& name) {
   const VectorShape& s = w.shape;
-  // The nibbles' bits that no index of this codebook has; the last nibble of an odd row is not read.
+  // Indices of this codebook never use the other bits of the nibbles. The last nibble of an odd row is not read.
   const int allowed = static_cast<int>((s.entries - 1) >> 8) | (s.signs == 1 ? 8 : 0);
   if (s.has_high && allowed != 15)
     for (int64_t row = 0; row < s.out; ++row)
@@ -107,7 +107,7 @@ void check_vectors(const SignedVectors& w, const std::string& name) {
 
 namespace {
 
-// `at`: where the row's corrections begin.
+// Decodes a row. `at` is the place where the corrections of the row begin.
 void decode_at(const SignedVectors& w, int64_t row, int64_t at, std::span<float> values) {
   const VectorShape& s = w.shape;
   const float row_scale = to_float(w.row_scale.as<const f16>()[row]);
@@ -118,7 +118,7 @@ void decode_at(const SignedVectors& w, int64_t row, int64_t at, std::span<float>
     const uint8_t negative = spread_signs(s.signs, c.signs);
     for (int64_t j = 0; j < kVectorDim && v * kVectorDim + j < s.in; ++j) {
       const int level = book[c.index * kVectorDim + j];
-      // The product of two FP16 is exact in FP32, so this rounds once.
+      // The product of two FP16 numbers is exact in FP32, so this rounds once.
       values[v * kVectorDim + j] =
           row_scale * to_float(columns[v * kVectorDim + j]) * static_cast<float>(negative >> j & 1 ? -level : level);
     }

@@ -1,4 +1,4 @@
-// Vector codes decoded row by row in any order: where each row's corrections begin is counted once.
+// This file decodes the rows of vector codes in any order. It counts once where the corrections of each row begin.
 #pragma once
 #include <vector>
 
@@ -8,12 +8,13 @@ namespace fidelio {
 
 class VectorRows {
  public:
-  explicit VectorRows(const SignedVectors& w);  // which check_vectors() has passed, and which must live as long
-  void decode(int64_t row, std::span<float> values) const;  // (in)
+  // check_vectors() must have passed `w`, which must live as long as this object.
+  explicit VectorRows(const SignedVectors& w);
+  void decode(int64_t row, std::span<float> values) const;  // `values` has `in` places.
 
  private:
   const SignedVectors& w_;
-  std::vector<int64_t> begin_;  // (out + 1)
+  std::vector<int64_t> begin_;  // It has out + 1 entries.
 };
 
 }  // namespace fidelio

@@ -15,10 +15,11 @@ uint64_t place(NodeId node, int32_t stack) {
 NodeId node_of(uint64_t p) { return static_cast<NodeId>(p & 0xffffffffu); }
 int32_t stack_of(uint64_t p) { return static_cast<int32_t>(p >> 32) - 1; }
 
-// Bytes, about: of a frame and its place in the map, of a state beside its places and its row, of a place looked at.
+// These are approximate bytes of a frame with its entry in the map, of a state besides its places and its row, and of a
+// place in the set of places seen.
 constexpr size_t kFrame = 80, kState = 128, kLookedAt = 40;
 constexpr size_t kFewSlots = 256;
-constexpr uint64_t kPlacesAStep = 8;  // that are passed over in the time in which one is entered
+constexpr uint64_t kPlacesAStep = 8;  // About this many places are passed over in the time that it takes to enter one.
 
 }  // namespace
 
@@ -31,7 +32,7 @@ size_t Automaton::HashOf::operator()(const Places& places) const {
 Automaton::Automaton(Grammar grammar) : grammar_(std::move(grammar)), last_(grammar_.size()) {
   for (size_t i = 0; i < grammar_.rules(); ++i)
     last_[static_cast<size_t>(grammar_.rule(static_cast<RuleId>(i)).last)] = 1;
-  std::bitset<257> begins;  // of classes: bytes that no edge tells apart
+  std::bitset<257> begins;  // A bit is set where a class begins; the bytes of a class are told apart by no edge.
   for (size_t i = 0; i < grammar_.size(); ++i)
     for (const ByteEdge& edge : grammar_.node(static_cast<NodeId>(i)).bytes)
       begins.set(edge.low), begins.set(size_t{edge.high} + 1);
@@ -84,7 +85,7 @@ size_t Automaton::PlaceSet::free_or(uint64_t slot) const {
   return at;
 }
 
-// A table that was large once would take as long to empty ever after.
+// A table that was large once is made small again, as it would take as long to clear at every later byte.
 void Automaton::PlaceSet::clear() {
   if (slots_.size() > kFewSlots && size_ < slots_.size() / 16)
     std::vector<uint64_t>(kFewSlots).swap(slots_);
@@ -116,7 +117,7 @@ Automaton::State Automaton::close() {
   if (std::exchange(cut_, false)) return kDead;
   if (entered_.empty() && !ends) return kDead;
   std::sort(entered_.begin(), entered_.end());
-  if (ends) entered_.push_back(~uint64_t{0});  // part of what the state is known by
+  if (ends) entered_.push_back(~uint64_t{0});  // Accepting states are told apart by this extra element.
   const auto found = state_of_.find(entered_);
   if (found != state_of_.end()) return found->second;
   if (ends_.size() >= kMostStates) return kDead;

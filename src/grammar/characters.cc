@@ -21,8 +21,8 @@ std::string utf8_of(char32_t c) {
   return {static_cast<char>(0xF0 | c >> 18), tail(c >> 12), tail(c >> 6), tail(c)};
 }
 
-// Ranges of bytes, one after the other, that write exactly low to high, which have equally many bytes: cut where the
-// last bytes do not run from 80 to BF.
+// Adds sequences of byte ranges that write exactly the characters from low to high, which have equally many bytes. The
+// range is cut where the last bytes do not run from 80 to BF.
 void add_sequences(char32_t low, char32_t high, size_t bytes, std::vector<std::vector<ByteRange>>& to) {
   for (size_t tail = 1; tail < bytes; ++tail) {
     const char32_t mask = (char32_t{1} << (6 * tail)) - 1;

@@ -8,7 +8,7 @@
 namespace fidelio::grammar {
 namespace {
 
-constexpr int64_t kMostScaled = 18;  // digits that 64 bits hold
+constexpr int64_t kMostScaled = 18;  // 64 bits hold this many digits.
 constexpr int64_t kLargestExponent = 1'000'000;
 
 }  // namespace
@@ -63,7 +63,7 @@ std::optional<int64_t> scaled(const Decimal& d, int64_t places) {
 bool is_multiple(const Decimal& d, const Decimal& unit) {
   const auto divisor = scaled(unit, unit.places());
   check(divisor && *divisor > 0, "multipleOf has more than {} digits: it cannot be imposed", kMostScaled);
-  if (d.places() > unit.places()) {  // what stands further behind is no multiple, as the unit has nothing there
+  if (d.places() > unit.places()) {  // The unit has no digits this far after the point, so the number is no multiple.
     return false;
   }
   __extension__ using Wide = __int128;

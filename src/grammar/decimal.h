@@ -1,4 +1,4 @@
-// grammar: the numbers of a schema as their digits, as many as there are, compared and divided exactly.
+// This file represents the numbers of a schema by all their digits, so they are compared and divided exactly.
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -7,20 +7,23 @@
 
 namespace fidelio::grammar {
 
-// The number is 0.d1 d2 d3 .. times ten to the power of `before`, the number of its digits before the point.
+// The number is 0.d1 d2 d3 .. times ten to the power of `before`, which is the number of its digits before the point.
 struct Decimal {
-  std::string digits{};  // They begin and end with others than 0; the number 0 has none.
+  std::string digits{};  // The first and the last digit are not 0; the number 0 has none.
   int64_t before = 0;
   bool negative = false;
 
   bool whole() const { return static_cast<int64_t>(digits.size()) <= before; }
-  int64_t places() const { return whole() ? 0 : static_cast<int64_t>(digits.size()) - before; }  // behind the point
+  // This counts the digits after the point.
+  int64_t places() const { return whole() ? 0 : static_cast<int64_t>(digits.size()) - before; }
 };
 
-Decimal decimal_of(std::string_view written);      // as JSON writes a number
-int compared(const Decimal& a, const Decimal& b);  // below, at or above 0, as a is to b
-std::string whole_digits(const Decimal& d);        // before the point, "0" where there are none; without the sign
-std::optional<int64_t> scaled(const Decimal& d, int64_t places);  // |d| times ten to `places`; none: above 10^18
-bool is_multiple(const Decimal& d, const Decimal& unit);          // Throws Error for a unit of more than 18 digits.
+Decimal decimal_of(std::string_view written);      // `written` is a number in the form of JSON.
+int compared(const Decimal& a, const Decimal& b);  // It is below, at or above 0, as a is to b.
+// These are the digits before the point, or "0" where there are none, without the sign.
+std::string whole_digits(const Decimal& d);
+// This is |d| times ten to the power of `places`; it is empty above 10^18.
+std::optional<int64_t> scaled(const Decimal& d, int64_t places);
+bool is_multiple(const Decimal& d, const Decimal& unit);  // It throws Error for a unit of more than 18 digits.
 
 }  // namespace fidelio::grammar

@@ -75,7 +75,7 @@ Fragment Grammar::repeat(const std::function<Fragment()>& make, int64_t low, int
   Fragment all = empty();
   for (int64_t i = 0; i < low; ++i) all = sequence(all, make());
   if (high < 0) return sequence(all, star(make()));
-  const NodeId last = add_node();  // every further one may be the last
+  const NodeId last = add_node();  // Each further copy may be the last one.
   for (int64_t i = low; i < high; ++i) {
     join(all.last, last);
     all = sequence(all, make());
@@ -90,7 +90,8 @@ Fragment Grammar::call(RuleId rule) {
   return f;
 }
 
-// Each node stands for how much of the mark is at the end of what was read. (Knuth, Morris, Pratt.)
+// Each node stands for the length of the longest beginning of the mark that ends the text read so far (Knuth, Morris,
+// Pratt).
 Fragment Grammar::up_to(std::string_view mark) {
   std::vector<NodeId> at;
   for (size_t i = 0; i <= mark.size(); ++i) at.push_back(add_node());
@@ -116,7 +117,7 @@ void Grammar::put_before(Fragment prefix) {
   define(0, sequence(prefix, call(was)));
 }
 
-// Takes out edges that lead to no end of their rule, so that whatever is begun can also be ended.
+// Removes edges from which the end of their rule cannot be reached, so everything that is begun can also be ended.
 bool Grammar::prune() {
   constexpr RuleId kNone = -1;
   struct Before {
@@ -124,7 +125,7 @@ bool Grammar::prune() {
     RuleId through;
   };
   std::vector<std::vector<Before>> before(nodes_.size());
-  std::vector<std::vector<NodeId>> waiting(rules_.size());  // for the rule that they call
+  std::vector<std::vector<NodeId>> waiting(rules_.size());  // These nodes wait for the rule that they call.
   std::vector<std::vector<RuleId>> first_of(nodes_.size());
   std::vector<char> ends(nodes_.size()), rule_ends(rules_.size());
   std::vector<NodeId> left;
@@ -169,7 +170,8 @@ bool Grammar::prune() {
 
 Grammar after_thought(Grammar grammar, const Thinking& thinking) {
   if (!thinking.possible()) return grammar;
-  Automaton{grammar};  // refuses what would only fail behind the thought
+  // This throws Error for a form that no text fits. It would otherwise fail only after the thought.
+  Automaton{grammar};
   constexpr int64_t kMostBlanks = 8;
   const auto blanks = [&] {
     const auto blank = [&] {
@@ -181,9 +183,9 @@ Grammar after_thought(Grammar grammar, const Thinking& thinking) {
     grammar.put_before(grammar.sequence(grammar.up_to(thinking.opened->end), blanks()));
     return grammar;
   }
-  std::vector<Fragment> ways = {grammar.empty()};  // it need not think
+  std::vector<Fragment> ways = {grammar.empty()};  // The model need not think.
   for (const ThinkingMarks& marks : thinking.marks) {
-    // At once: a blank in front, which any model may write, would leave it nothing but to think.
+    // No blank is allowed before the mark. Any model may begin with a blank, and it could then only think.
     const Fragment opens = grammar.literal(marks.begin);
     ways.push_back(grammar.sequence(grammar.sequence(opens, grammar.up_to(marks.end)), blanks()));
   }

@@ -1,4 +1,5 @@
-// Answers drawn at random within masks, against a validator of its own and against std::regex.
+// These tests draw answers at random within the masks and compare them with an independent validator and with
+// std::regex.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -26,7 +27,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 using ::testing::HasSubstr;
 
-// A vocabulary of 32k tokens as text would give it: every byte, then words and their beginnings.
+// This vocabulary of 32k tokens is like that of real text: every byte, then words and their beginnings.
 const std::shared_ptr<const TokenTree>& vocabulary() {
   static const auto tree = [] {
     std::set<std::string> words;
@@ -40,7 +41,7 @@ const std::shared_ptr<const TokenTree>& vocabulary() {
     std::vector<std::string> tokens;
     for (int byte = 0; byte < 256; ++byte) tokens.emplace_back(1, static_cast<char>(byte));
     tokens.insert(tokens.end(), words.begin(), words.end());
-    tokens.resize(32'000);  // those without a text are in no mask
+    tokens.resize(32'000);  // Tokens without a text are in no mask.
     return std::make_shared<const TokenTree>(std::move(tokens));
   }();
   return tree;
@@ -68,7 +69,7 @@ TEST(Grammar, ReadsCharactersAsUtf8) {
   for (const char* bad : {"e", "\u00e8", "\U0001f601", "\xc3", "\xed\xa0\x80", "\xf4\x90\x80\x80", "\xc1\xa9"})
     EXPECT_FALSE(reads(machine, bad));
   Automaton dot(regex_grammar("."));
-  int64_t count = 0;  // of characters, by what UTF-8 has: 1112064, less the two ends of lines
+  int64_t count = 0;  // It counts the characters. UTF-8 has 1112064, of which `.` leaves out the two line ends.
   for (int a = 0; a < 256; ++a) {
     const auto one = dot.step(dot.start(), static_cast<uint8_t>(a));
     if (one == Automaton::kDead) continue;
@@ -138,7 +139,7 @@ TEST(Grammar, FollowsReferencesAsUrlsSpellThem) {
   EXPECT_FALSE(reads(machine, "3"));
 }
 
-// Every text of up to five characters, and some longer ones, against what they are as numbers.
+// Every text of up to five characters, and some longer ones, is compared with its value as a number.
 TEST(Grammar, NumbersWithinBoundsAndStepsAreAllOfThem) {
   const auto compare = [](const char* schema, auto&& fits) {
     Automaton machine(schema_grammar(Json::parse(schema)));
@@ -160,8 +161,8 @@ TEST(Grammar, NumbersWithinBoundsAndStepsAreAllOfThem) {
     EXPECT_GT(met, 0) << schema;
   };
   using Real = long double;
-  const auto steps = [](Real x,
-                        Real unit) {  // both numbers and their quotient are each off by half a unit in the last place
+  // Both numbers and their quotient are each off by half a unit in the last place.
+  const auto steps = [](Real x, Real unit) {
     return std::abs(x / unit - std::round(x / unit)) <= std::abs(x / unit) * 3 * 0x1p-64L;
   };
   compare(R"({"type": "number", "minimum": 0.25, "maximum": 0.75})", [](Real x) { return x >= .25L && x <= .75L; });
@@ -179,7 +180,7 @@ TEST(Grammar, NumbersWithinBoundsAndStepsAreAllOfThem) {
           [&](Real x) { return x > -30 && steps(x, 30); });
 }
 
-// --- random schemas ------------------------------------------------------------------------------------------------
+// The tests below use random schemas.
 
 class Generator {
  public:
@@ -235,14 +236,15 @@ class Generator {
   std::mt19937 random_;
 };
 
-// Of this thread: a busy machine does not count.
+// This is the time of this thread, so a busy machine does not matter.
 double processor_seconds() {
   timespec now{};
   ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
   return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
 }
 
-// An answer drawn from the masks, a token at a time; asks for its end where it may. Empty: longer than `most` tokens.
+// Returns an answer drawn from the masks, a token at a time, which ends at random where it may. The result is empty if
+// the answer is longer than `most` tokens.
 std::string drawn(TokenConstraint& constraint, std::mt19937& random, int most, int64_t& tokens, double& seconds) {
   std::string text;
   auto state = constraint.start();
@@ -314,7 +316,7 @@ TEST(Grammar, WearsOutBeforeAnAnswerMeetsItsLastState) {
   EXPECT_FALSE(constraint.worn());
   std::mt19937 random(5);
   for (int answer = 0; !constraint.worn() && answer < 10'000; ++answer) {
-    std::string text = "{\"a\":";  // which brackets are open is a state of its own
+    std::string text = "{\"a\":";  // Every sequence of open brackets is a state of its own.
     for (int depth = 0; depth < 40; ++depth) text += random() % 2 ? "[" : "{\"a\":";
     auto state = constraint.start();
     for (const char c : text) {
@@ -326,7 +328,7 @@ TEST(Grammar, WearsOutBeforeAnAnswerMeetsItsLastState) {
   EXPECT_TRUE(constraint.worn());
 }
 
-// Keywords that nobody knows say nothing, as JSON Schema has it; a schema of them alone takes any value.
+// Unknown keywords have no effect, as JSON Schema defines it; a schema of them alone takes any value.
 TEST(Grammar, PassesOverUnknownKeywords) {
   Automaton machine(schema_grammar(Json::parse(
       R"({"type": "object", "properties": {"a": {"x-order": 1}, "b": {"type": "integer", "nullable": true}}, "required": ["a", "b"]})")));
@@ -334,7 +336,7 @@ TEST(Grammar, PassesOverUnknownKeywords) {
   EXPECT_FALSE(reads(machine, R"({"a": 1, "b": "x"})"));
 }
 
-// Found by a fuzzer: such a machine had no first state to be in.
+// A fuzzer found this: such an automaton had no first state.
 TEST(Grammar, RefusesWhatNoTextFits) {
   const auto constrain = [](const char* schema) { TokenConstraint(schema_grammar(Json::parse(schema)), vocabulary()); };
   EXPECT_THROW(constrain(R"({"$defs": {"t": {"$ref": "#/$defs/t"}}, "$ref": "#/$defs/t"})"), Error);
@@ -342,7 +344,7 @@ TEST(Grammar, RefusesWhatNoTextFits) {
   EXPECT_THROW(constrain(R"({"enum": []})"), Error);
 }
 
-// Found by a fuzzer's profile: 2^14 copies of the same digits for {"minimum": 1}.
+// The profile of a fuzzer showed 2^14 copies of the same digits for {"minimum": 1}.
 TEST(Grammar, BoundsOfNumbersTakeAStateADigitAndPlace) {
   for (const char* schema : {R"({"type": "integer", "minimum": 1})", R"({"type": "integer", "exclusiveMinimum": 0})",
                              R"({"type": "number", "minimum": 0.5})", R"({"type": "integer", "maximum": -7})",
@@ -352,7 +354,7 @@ TEST(Grammar, BoundsOfNumbersTakeAStateADigitAndPlace) {
   for (int i = 0; i < 30'000; ++i) EXPECT_EQ(reads(machine, std::to_string(i)), i >= 1097 && i <= 20309) << i;
 }
 
-// Copies and comparisons that grow with the square of a schema; its size is bounded by the body's alone.
+// Copies and comparisons may grow with the square of a schema, whose size only the limit on request bodies bounds.
 TEST(Grammar, PaysForWhatGrowsFasterThanTheSchema) {
   const auto list = [](int count, const auto& item) {
     std::string text = item(0);

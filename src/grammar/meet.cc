@@ -7,7 +7,8 @@
 namespace fidelio::grammar {
 namespace {
 
-// An expression as the sets of places that it may be at: by a byte there is one way on.
+// This determinises an expression. A state is the set of places that the expression may be at, and a byte leads to one
+// next state.
 class Sets {
  public:
   struct Way {
@@ -18,7 +19,7 @@ class Sets {
     of({all.first});
   }
   bool ends(int32_t set) const { return std::binary_search(set_[at(set)].begin(), set_[at(set)].end(), last_); }
-  // For every byte, in order; where nothing is read the set is the empty one.
+  // Returns the ways for every byte, in order. Where a byte cannot be read, the next set is the empty one.
   const std::vector<Way>& ways(int32_t set) {
     if (ways_[at(set)].empty()) ways_[at(set)] = made(set);
     return ways_[at(set)];
@@ -82,7 +83,7 @@ class Sets {
   std::vector<std::vector<Way>> ways_;
 };
 
-// Places of `a`, each beside the set that `b` is at.
+// This is the product of `a` and `b`: places of `a`, each paired with the set of places that `b` is at.
 class Pairs {
  public:
   Pairs(Grammar& grammar, Fragment a, Fragment b, Meet kind)
@@ -140,7 +141,7 @@ class Pairs {
     steps_.push_back(step);
   }
 
-  // Others would be begun and could not be ended.
+  // Returns which pairs can reach an end. The others would be begun and could not be ended.
   std::vector<char> those_that_end() const {
     std::vector<std::vector<int32_t>> before(pairs_.size());
     for (const Step& step : steps_) before[at(step.to)].push_back(step.from);

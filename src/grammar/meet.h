@@ -1,4 +1,4 @@
-// grammar: what two expressions read together, and what one reads and another does not.
+// This file computes the intersection and the difference of two expressions.
 #pragma once
 #include <optional>
 
@@ -8,8 +8,8 @@ namespace fidelio::grammar {
 
 enum class Meet : uint8_t { both, without };
 
-// Texts that `a` reads and `b` does too, or does not (without); none where there is no such text. Neither calls a
-// rule. Throws Error where it takes too many states.
+// Returns a fragment for the texts that `a` reads and `b` reads too (both) or does not (without). It is empty where
+// there is no such text. Neither may call a rule. Throws Error where the result takes too many states.
 std::optional<Fragment> meet(Grammar& grammar, Fragment a, Fragment b, Meet kind);
 
 }  // namespace fidelio::grammar

@@ -9,8 +9,9 @@ namespace {
 
 constexpr int64_t kMostRests = 10'000;
 
-// One node for each rest of the digits so far when divided by `divisor`, and for each of `places` digits behind the point
-// once more: row 0 before the point, row j + 1 with j digits behind it. Behind all of them only zeros follow.
+// This automaton has a node for each remainder of the digits so far when divided by `divisor`, once for each number of
+// digits after the point: row 0 is before the point, and row j + 1 has j digits after it. After all `places` digits
+// only zeros follow.
 struct Rests {
   Grammar& g;
   int64_t divisor;
@@ -25,7 +26,7 @@ struct Rests {
         g.read(at(from, rest), byte, byte, at(to, (rest * 10 + digit) % divisor));
       }
   }
-  // Digits that are not written are zeros.
+  // Digits that are not written count as zeros.
   bool whole(int row, int64_t rest) const {
     for (int j = std::max(row - 1, 0); j < places; ++j) rest = rest * 10 % divisor;
     return rest == 0;
@@ -52,7 +53,7 @@ std::optional<Fragment> multiples(Grammar& g, const Decimal& unit, bool integer)
   auto places = static_cast<int>(std::min<int64_t>(unit.places(), kMostRests));
   check(divisor.has_value(), "multipleOf has more than 18 digits: it cannot be imposed on an answer");
   if (integer) {
-    for (int64_t common; places > 0; --places) {  // numerator and denominator lose what they have in common
+    for (int64_t common; places > 0; --places) {  // This cancels the common factors of numerator and denominator.
       common = *divisor % 10 == 0 ? 10 : *divisor % 5 == 0 ? 5 : *divisor % 2 == 0 ? 2 : 1;
       *divisor /= common;
     }

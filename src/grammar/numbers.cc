@@ -8,20 +8,22 @@
 namespace fidelio::grammar {
 namespace {
 
-constexpr int64_t kMostPlaces = 40, kMostDigits = 400;  // of a bound that is met to its last digit, and that is read
+// A bound of up to kMostPlaces digits is met to its last digit; one of up to kMostDigits digits is read.
+constexpr int64_t kMostPlaces = 40, kMostDigits = 400;
 
 Fragment digits(Grammar& g, int64_t low, int64_t high) {
   return g.repeat([&] { return g.byte('0', '9'); }, low, high);
 }
 
-// Decimals of as many digits as `low` and `high` have, from one to the other.
+// Reads decimals with as many digits as `low` and `high` have, from low to high.
 Fragment same_length(Grammar& g, const std::string& low, const std::string& high, size_t at) {
   if (at == low.size()) return g.empty();
   const auto byte = [&](char a, char b) { return g.byte(static_cast<uint8_t>(a), static_cast<uint8_t>(b)); };
   const auto rest = static_cast<int64_t>(low.size() - at - 1);
   if (low[at] == high[at]) return g.sequence(byte(low[at], low[at]), same_length(g, low, high, at + 1));
-  // What follows a first digit in between is any; so it is behind low's where that goes on with zeros, and behind high's
-  // where that goes on with nines. Without looking there the same digits would be made twice at every place.
+  // After a first digit strictly between the bounds any digits may follow. The same holds after low's own digit if low
+  // goes on with zeros, and after high's if high goes on with nines. Without this test the same digits would be made
+  // twice at every place.
   std::vector<Fragment> all;
   const std::string nines(low.size(), '9'), zeros(low.size(), '0');
   char first = low[at], last = high[at];
@@ -37,7 +39,7 @@ Fragment same_length(Grammar& g, const std::string& low, const std::string& high
   return g.choice(all);
 }
 
-// Whole numbers are texts of digits here, without zeros before them.
+// Whole numbers are texts of digits here, without leading zeros.
 bool is_less(const std::string& a, const std::string& b) { return a.size() != b.size() ? a.size() < b.size() : a < b; }
 
 std::string one_more(std::string whole) {
@@ -48,7 +50,7 @@ std::string one_more(std::string whole) {
     }
   return "1" + whole;
 }
-std::string one_less(std::string whole) {  // of one above 0
+std::string one_less(std::string whole) {  // It needs a number above 0.
   for (size_t at = whole.size(); at-- > 0; whole[at] = '9')
     if (whole[at] != '0') {
       --whole[at];
@@ -57,7 +59,7 @@ std::string one_less(std::string whole) {  // of one above 0
   return whole.size() > 1 && whole[0] == '0' ? whole.substr(1) : whole;
 }
 
-// Whole numbers from low to high, 0 <= low <= high.
+// Reads whole numbers from low to high, with 0 <= low <= high.
 Fragment range(Grammar& g, std::string low, const std::string& high) {
   std::vector<Fragment> all;
   while (!is_less(high, low)) {
@@ -68,18 +70,18 @@ Fragment range(Grammar& g, std::string low, const std::string& high) {
   return g.choice(all);
 }
 
-// A bound that is not negative, as it is written: 12.0625 is {"12", "0625"}, without zeros at the end.
+// This is a bound that is not negative, in its digits: 12.0625 is {"12", "0625"}, without trailing zeros.
 struct Written {
   std::string whole, fraction;
   bool excluded;
   char digit(int at) const { return at < static_cast<int>(fraction.size()) ? fraction[static_cast<size_t>(at)] : '0'; }
   bool only_zeros(int from) const { return from >= static_cast<int>(fraction.size()); }
-  // Zeros are all that is left of a lower bound that may be met: whatever follows is no less.
+  // Only zeros are left of a lower bound that is not excluded, so any further digits are no less.
   bool is_passed(int at) const { return only_zeros(at) && !excluded; }
 };
 
-// The most digits before the point of numbers within bounds: those of a bound that has more than most, and one more where
-// the numbers go on beyond it.
+// Returns the most digits before the point of numbers within bounds: those of a bound that has more than usual, and one
+// more where the numbers go on beyond it.
 int64_t width_of(const Bounds& b) {
   int64_t width = kPlaces;
   for (const auto& bound : {b.low, b.high})
@@ -95,25 +97,26 @@ int64_t width_of(const Bounds& b) {
 }
 
 enum class Round : uint8_t { up, down };
-// The number nearest to the size of x, on one side of it, of those that are written here; x itself where it is one.
+// Returns the number nearest to the absolute value of x, on one side of it, that can be written here. It is x itself
+// where that can.
 Written rounded(const Bound& bound, Round to, int64_t width) {
   const Decimal& x = bound.value;
   const auto whole = static_cast<size_t>(width);
   if (x.before > width) return {std::string(whole, '9'), std::string(kPlaces, '9'), false};
-  std::string all = x.digits;  // of a whole of `width` digits and a fraction
+  std::string all = x.digits;  // These are the digits of a whole part of `width` digits and a fraction.
   all.insert(0, static_cast<size_t>(std::min<int64_t>(width - x.before, width + kPlaces + 1)), '0');
   const size_t size = whole + kPlaces;
   const bool cut = all.size() > size && all.find_first_not_of('0', size) != std::string::npos;
   all.resize(size, '0');
   if (cut && to == Round::up) all = one_more(all);
-  const size_t wider = all.size() - size;  // by a digit that was carried
+  const size_t wider = all.size() - size;  // A carry can add one digit.
   std::string fraction = all.substr(whole + wider), before = all.substr(0, whole + wider);
   fraction.erase(fraction.find_last_not_of('0') + 1);
   before.erase(0, std::min(before.find_first_not_of('0'), before.size() - 1));
   return {before, fraction, bound.excluded && !cut};
 }
 
-// A whole number and its sign, in the order of numbers.
+// This is a whole number with its sign, ordered as a number.
 struct Signed {
   bool negative;
   std::string size;
@@ -122,11 +125,11 @@ bool is_less(const Signed& a, const Signed& b) {
   if (a.negative != b.negative) return a.negative;
   return a.negative ? is_less(b.size, a.size) : is_less(a.size, b.size);
 }
-// The whole number next to a bound, on the side that it leaves.
+// Returns the whole number next to a bound, on the side that the bound allows.
 Signed next_whole(const Bound& bound, Round to) {
   const Decimal& x = bound.value;
   Signed n{x.negative, whole_digits(x)};
-  const bool away = x.negative == (to == Round::down);  // from 0
+  const bool away = x.negative == (to == Round::down);  // It is true if rounding goes away from 0.
   if (x.whole() ? bound.excluded : away) {
     if (away || n.size == "0")
       n = {to == Round::down, one_more(n.size)};
@@ -137,9 +140,9 @@ Signed next_whole(const Bound& bound, Round to) {
   return n;
 }
 
-// Tails of a fraction: the digits behind the point from the one at `at` on, of numbers that are no less than `low` and no
-// more than `high`, both fractions of the same whole (null where the digits so far have left that bound behind). Nothing
-// where there is none.
+// This reads the tails of a fraction, which are the digits after the point from the one at `at` on. They keep the
+// number between `low` and `high`, both fractions of the same whole part. A null bound means that the digits so far
+// have already passed it. The result is empty where no tail fits.
 struct Tails {
   Grammar& g;
   const Written *low, *high;
@@ -149,7 +152,7 @@ struct Tails {
     std::vector<Fragment> all;
     if (at > 0 && may_end(at, at_low, at_high)) all.push_back(g.empty());
     const char first = at_low ? low->digit(at) : '0', last = at_high ? high->digit(at) : '9';
-    // Digits that stay at a bound go on alone, the run between them goes on as any.
+    // Digits equal to a bound's digit continue along that bound; the run of digits between continues freely.
     const auto add = [&](char from_digit, char to_digit, bool stays_low, bool stays_high) {
       if (from_digit > to_digit || at == kPlaces) return;
       const std::optional<Fragment> rest = from(at + 1, stays_low, stays_high);
@@ -167,11 +170,11 @@ struct Tails {
     if (all.empty()) return std::nullopt;
     return g.choice(all);
   }
-  // Digits that are not written are zeros.
+  // Digits that are not written count as zeros.
   bool may_end(int at, bool at_low, bool at_high) const {
     return (!at_low || low->is_passed(at)) && (!at_high || !high->only_zeros(at) || !high->excluded);
   }
-  // The whole's text stands before: what may follow it.
+  // Reads the fraction that may follow the whole part.
   std::optional<Fragment> after_whole() {
     std::vector<Fragment> all;
     if (may_end(0, low != nullptr, high != nullptr)) all.push_back(g.empty());
@@ -181,7 +184,7 @@ struct Tails {
   }
 };
 
-// Not negative, from low to high, with or without a fraction.
+// Reads numbers that are not negative, from low to high, with or without a fraction.
 void add_decimals(Grammar& g, const Written& low, const Written& high, std::vector<Fragment>& all, const char* sign) {
   const auto add = [&](Fragment whole, const Written* at_low, const Written* at_high) {
     if (const auto rest = Tails{g, at_low, at_high}.after_whole())
@@ -270,7 +273,7 @@ Fragment bounded_number(Grammar& g, const Bounds& b) {
   if (!b.high || !b.high->value.negative)
     add_decimals(g, b.low && !b.low->value.negative ? rounded(*b.low, Round::up, width) : zero,
                  b.high ? rounded(*b.high, Round::down, width) : largest, all, "");
-  // Below zero by their sizes; "-0" is left to "0".
+  // Numbers below zero are read by their absolute values; "-0" is left to "0".
   if (!b.low || b.low->value.negative)
     add_decimals(g, b.high && b.high->value.negative ? rounded(*b.high, Round::up, width) : above_zero,
                  b.low ? rounded(*b.low, Round::down, width) : largest, all, "-");

@@ -1,4 +1,4 @@
-// grammar: numbers within bounds, as JSON writes them.
+// This file reads numbers within bounds, as JSON writes them.
 #pragma once
 #include <optional>
 #include <string>
@@ -9,7 +9,8 @@
 
 namespace fidelio::grammar {
 
-inline constexpr int kPlaces = 15;  // the most digits before the point where no bound has more, and the most behind it
+// Numbers have at most this many digits before the point where no bound has more, and this many after it.
+inline constexpr int kPlaces = 15;
 
 struct Bound {
   Decimal value;
@@ -18,23 +19,24 @@ struct Bound {
 struct Bounds {
   std::optional<Bound> low{}, high{};
   bool none() const { return !low && !high; }
-  void raise(const Bound& to);  // The bound is left where it is closer already.
+  void raise(const Bound& to);  // It changes the bound only where `to` is tighter.
   void lower(const Bound& to);
   bool hold(const Decimal& d) const;
   bool empty(bool integer) const;
-  // The bounds beside and between numbers that are not wanted.
+  // Returns the intervals that are left when the unwanted numbers are taken out.
   std::vector<Bounds> without(std::vector<Decimal> unwanted) const;
 };
 
-Fragment any_integer(Grammar& grammar);  // of at most 15 digits
-Fragment any_number(Grammar& grammar);   // with at most 15 further digits and an exponent of two
-// Those within bounds, without exponents; Error where there is none. They have at most 15 digits before the point, or as many as
-// a bound of up to 40 digits, and 15 behind it.
+Fragment any_integer(Grammar& grammar);  // It has at most 15 digits.
+Fragment any_number(Grammar& grammar);   // It has at most 15 further digits and an exponent of two digits.
+// Read the numbers within bounds, without exponents. Throw Error where there is none. They have at most 15 digits
+// before the point, or as many as a bound of up to 40 digits has, and 15 after it.
 Fragment bounded_integer(Grammar& grammar, const Bounds& bounds);
 Fragment bounded_number(Grammar& grammar, const Bounds& bounds);
-// Texts of digits, with a sign and a fraction or without, whose number is `unit` (above 0) times a whole one: the multiples
-// of 0.25 are remembered by what their digits leave when divided by 25. Of integers alone the multiples of 2.5 are those of 5.
-// Throws Error where that takes too many states; none: every integer is a multiple.
+// Reads numbers, with or without a sign and a fraction, that are whole multiples of `unit` (above 0). Multiples of
+// 0.25, for example, are tracked by the remainder of their digits modulo 25. If only integers are read, the multiples
+// of 2.5 are those of 5. Throws Error where this takes too many states. Returns nothing where every integer is a
+// multiple.
 std::optional<Fragment> multiples(Grammar& grammar, const Decimal& unit, bool integer);
 
 }  // namespace fidelio::grammar

@@ -17,7 +17,7 @@ struct Tree {
   enum class Kind : uint8_t { characters, sequence, choice, repeat } kind = Kind::sequence;
   CharSet set{};
   std::vector<Tree> parts{};
-  int64_t low = 0, high = 0;  // high < 0: without end
+  int64_t low = 0, high = 0;  // If high < 0, there is no upper limit.
 };
 
 class Reader {
@@ -31,16 +31,16 @@ class Reader {
   };
   struct Expression {
     Tree tree{};
-    std::vector<Ahead> ahead{};  // what the text begins with, or does not
+    std::vector<Ahead> ahead{};  // The text must begin with these, or must not.
     bool from_start = false, to_end = false;
   };
 
-  // A look-ahead is read where a match begins, and that is known to be where the text does.
+  // A look-ahead is accepted only at the beginning of the text, and that is where the match is known to begin there.
   Expression read(Match match) {
     Expression e;
     e.from_start = take('^');
     while ((e.from_start || match == Match::whole) && (starts("(?!") || starts("(?="))) e.ahead.push_back(look_ahead());
-    // One $ at the very end, unless it is escaped.
+    // One $ may stand at the very end, unless it is escaped.
     size_t slashes = 0;
     while (slashes + 1 < text_.size() && text_[text_.size() - 2 - slashes] == '\\') ++slashes;
     e.to_end = text_.size() > at_ && text_.back() == '$' && slashes % 2 == 0;
@@ -57,7 +57,7 @@ class Reader {
     Ahead one;
     one.kind = text_[at_ + 2] == '=' ? Meet::both : Meet::without;
     at_ += 3;
-    const bool from_start = take('^');  // where it is already
+    const bool from_start = take('^');  // It has no effect, as the match is at the start already.
     looking_ahead_ = true;
     one.tree = choice(1);
     looking_ahead_ = false;
@@ -101,7 +101,8 @@ class Reader {
     return all;
   }
 
-  // One quantifier alone, as in JavaScript and Python: a row of them would be nested as deep as it is long.
+  // Reads an atom with at most one quantifier, as JavaScript and Python do. A row of them would be nested as deeply as
+  // it is long.
   Tree repeated(int depth) {
     Tree one = atom(depth);
     int64_t low = 0, high = -1, again = 0;
@@ -111,7 +112,7 @@ class Reader {
       high = 1;
     else if (!take('*') && !counts(low, high))
       return one;
-    take('?');  // lazy
+    take('?');  // This is the mark of a lazy quantifier.
     if (at('+')) fail("a possessive quantifier");
     if (at('*') || at('?') || counts(again, again))
       fail("a quantifier behind another, without a group around the first");
@@ -121,7 +122,7 @@ class Reader {
     return many;
   }
 
-  // {m}, {m,} or {m,n}; a brace that is none of these is a character.
+  // Reads {m}, {m,} or {m,n}; any other brace is a character.
   bool counts(int64_t& low, int64_t& high) {
     if (!at('{')) return false;
     const size_t begin = at_++;
@@ -286,7 +287,7 @@ Fragment build(Grammar& g, const Tree& tree, Writing writing) {
   }
 }
 
-// Characters are written in one way each, so that what is read twice is read alike.
+// Every character is written in one way only, so the same text is read alike by all expressions.
 Fragment any_text(Grammar& g, Writing writing) { return g.star(one_of(g, every_character(), writing)); }
 
 }  // namespace

@@ -7,7 +7,7 @@
 namespace fidelio::grammar {
 namespace {
 
-// Days that there are, of the years 1 to 9999; the 29th of February in leap years alone.
+// This matches existing days of the years 1 to 9999; the 29th of February exists in leap years only.
 constexpr const char* kDate =
     R"(((\d{3}[1-9]|\d{2}[1-9]\d|\d[1-9]\d{2}|[1-9]\d{3})-((0[13578]|1[02])-(0[1-9]|[12]\d|3[01])|(0[469]|11)-(0[1-9]|[12]\d|30)|02-(0[1-9]|1\d|2[0-8]))|(\d\d(0[48]|[2468][048]|[13579][26])|(0[48]|[2468][048]|[13579][26])00)-02-29))";
 constexpr const char* kTime = R"(([01]\d|2[0-3]):[0-5]\d:[0-5]\d(\.\d{1,6})?(Z|[+-]([01]\d|2[0-3]):[0-5]\d))";
@@ -18,7 +18,7 @@ constexpr const char* kDuration =
     R"(P(((\d{1,4}D|\d{1,4}M(\d{1,4}D)?|\d{1,4}Y(\d{1,4}M(\d{1,4}D)?)?)(T{0})?|T{0})|\d{1,4}W))";
 constexpr const char* kSpan = R"((\d{1,4}H(\d{1,4}M(\d{1,4}S)?)?|\d{1,4}M(\d{1,4}S)?|\d{1,4}S))";
 
-// Eight groups, or fewer with one ::, which stands for those that are missing.
+// An address has eight groups, or fewer with one ::, which stands for the missing ones.
 std::string ipv6() {
   const std::string group = "[0-9a-f]{1,4}", others = "(:" + group + ")";
   std::string all = "(" + group + others + "{7}|::(" + group + others + "{0,6})?";

@@ -1,4 +1,4 @@
-// Strings of a form: formats, patterns, lengths, and several of them together.
+// These tests are about strings of a form: formats, patterns, lengths, and several of them together.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -60,21 +60,21 @@ TEST(Strings, ReadsStringsOfAFormat) {
     for (const std::string& bad : examples.second)
       EXPECT_FALSE(reads(machine, '"' + bad + '"')) << format << " " << bad;
   }
-  // Generators say the format once more.
+  // Generators repeat the format as a pattern.
   Automaton pattern(schema_grammar(Json{{"type", "string"}, {"format", "email"}, {"pattern", "^x$"}}));
   EXPECT_TRUE(reads(pattern, "\"x\""));
 }
 
-// What Zod 4 writes of z.iso.datetime(), z.uuid() and z.email().
+// These are the schemas that Zod 4 writes for z.iso.datetime(), z.uuid() and z.email().
 TEST(Strings, MeetsAPatternAndAFormatTogether) {
   Automaton moment(schema_grammar(text_schema(
       "date-time",
       R"(^(?:(?:\d\d[2468][048]|\d\d[13579][26]|\d\d0[48]|[02468][048]00|[13579][26]00)-02-29|\d{4}-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12]\d|3[01])|(?:0[469]|11)-(?:0[1-9]|[12]\d|30)|(?:02)-(?:0[1-9]|1\d|2[0-8])))T(?:(?:[01]\d|2[0-3]):[0-5]\d(?::[0-5]\d(?:\.\d+)?)?(?:Z))$)")));
   EXPECT_TRUE(reads(moment, "\"2024-02-29T23:59:59Z\""));
-  for (const char* bad :
-       {"2023-02-29T23:59:59Z", "2024-01-01T23:59Z", "0000-01-01T00:00:00Z"})  // the last two: no format
+  // The last two do not have the format.
+  for (const char* bad : {"2023-02-29T23:59:59Z", "2024-01-01T23:59Z", "0000-01-01T00:00:00Z"})
     EXPECT_FALSE(reads(moment, fmt::format("\"{}\"", bad))) << bad;
-  EXPECT_FALSE(reads(moment, "\"2024-02-29T23:59:59+01:00\""));  // the format's alone
+  EXPECT_FALSE(reads(moment, "\"2024-02-29T23:59:59+01:00\""));  // Only the format allows this offset, not the pattern.
   Automaton uuid(schema_grammar(
       text_schema("uuid",
                   "^([0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[1-8][0-9a-fA-F]{3}-[89abAB][0-9a-fA-F]{3}-[0-9a-fA-F]{12}|"
@@ -94,7 +94,7 @@ TEST(Strings, MeetsAPatternAndAFormatTogether) {
   for (const char* bad : {"a", "abcde", "aB", "\u00e9"}) EXPECT_FALSE(reads(name, fmt::format("\"{}\"", bad))) << bad;
 }
 
-// What was begun can be ended: no state is left from which nothing that is asked can be reached.
+// Every text that was begun can be ended: no state is left from which the required rest cannot be reached.
 TEST(Strings, MeetsWithoutDeadEnds) {
   const Json both = {{"type", "string"}, {"pattern", "^(a*b|c*d)$"}, {"minLength", 3}, {"maxLength", 3}};
   Automaton machine(schema_grammar(both));
@@ -125,11 +125,11 @@ TEST(Strings, LooksAheadWhereATextBegins) {
   }
   for (const char* unclear : {"^(?!^a|b$)c", "^(?!a$b)c", "^(?!a", "^(?!a)b|c"})
     EXPECT_THROW(regex_grammar(unclear), Error);
-  // Where it would be asked of any place in a text it is refused.
+  // A look-ahead that would apply at any place in a text is refused.
   EXPECT_THROW(schema_grammar(Json{{"type", "string"}, {"pattern", "(?!a)b"}}), Error);
 }
 
-// What is asked of one text may have very many states; that is refused before it has been paid for.
+// Several demands on one text may have very many states; they are refused before the work is done.
 TEST(Strings, PayForWhatTheyMeet) {
   for (const auto& [pattern, most] : {std::pair{"^(a|b)*a(a|b){40}$", 1000}, {"^(?!(a|b)*a(a|b){40}c)(a|b|c)*$", 60}}) {
     const std::clock_t begin = std::clock();

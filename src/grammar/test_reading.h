@@ -1,4 +1,4 @@
-// For tests: a machine asked whether it reads a text, and texts that it reads, drawn at random.
+// This file helps tests: it asks an automaton whether it reads a text, and draws texts that it reads at random.
 #pragma once
 #include <map>
 #include <optional>
@@ -19,8 +19,8 @@ inline bool reads(Automaton& machine, const std::string& text) {
   return machine.accepts(state);
 }
 
-// The shortest text that ends what stands in `from`, which opens nothing where there is another way (calm) or of all; none where
-// thousands of states do not lead to one.
+// Returns the shortest text that completes the state `from`. If `calm`, it opens nothing where there is another way;
+// otherwise it is the shortest of all. It is empty where thousands of states do not lead to an end.
 inline std::optional<std::string> shortest_end(Automaton& machine, Automaton::State from, bool calm) {
   struct Step {
     size_t before;
@@ -51,8 +51,8 @@ inline std::optional<std::string> shortest_end(Automaton& machine, Automaton::St
   return std::nullopt;
 }
 
-// Bytes at random, of which those that close something are taken more often; a text that has grown long is ended by the shortest
-// way. None where it cannot be ended.
+// Returns a text of random bytes, among which closing ones are preferred. A text that has grown long is ended by the
+// shortest way. It is empty where it cannot be ended.
 inline std::optional<std::string> drawn_text(Automaton& machine, std::mt19937& random, size_t long_text = 120) {
   std::string text;
   Automaton::State state = machine.start();

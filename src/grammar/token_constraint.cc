@@ -6,7 +6,7 @@
 namespace fidelio::grammar {
 namespace {
 
-constexpr size_t kNode = 160;  // bytes of a grammar's node with its edges, about
+constexpr size_t kNode = 160;  // These are the approximate bytes of a grammar's node with its edges.
 
 }  // namespace
 
@@ -15,7 +15,7 @@ TokenTree::TokenTree(std::vector<std::string> tokens) : tokens_(std::move(tokens
   std::erase_if(ids_, [&](int32_t id) { return bytes(id).empty(); });
   std::sort(ids_.begin(), ids_.end(),
             [&](int32_t a, int32_t b) { return bytes(a) != bytes(b) ? bytes(a) < bytes(b) : a < b; });
-  std::vector<int32_t> open;  // steps of the bytes of the token before
+  std::vector<int32_t> open;  // These are the steps of the bytes of the previous token.
   const auto close_to = [&](size_t depth) {
     for (; open.size() > depth; open.pop_back())
       steps_[static_cast<size_t>(open.back())].skip = static_cast<int32_t>(steps_.size());

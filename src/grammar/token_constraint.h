@@ -1,5 +1,5 @@
-// grammar: which tokens keep an answer within a grammar: the vocabulary as a tree of bytes, walked together with the
-// automaton; the mask of a state is made once.
+// This file computes which tokens keep an answer within a grammar. It walks the vocabulary as a tree of bytes together
+// with the automaton, and makes the mask of a state once.
 #pragma once
 #include <atomic>
 #include <memory>
@@ -13,20 +13,20 @@
 
 namespace fidelio::grammar {
 
-// The tokens' bytes as a tree, in the order of a walk that goes deep first. Immutable, shared by all constraints.
+// This holds the bytes of the tokens as a tree, in depth-first order. It is immutable and shared by all constraints.
 class TokenTree {
  public:
-  // By id; tokens that write nothing are in no mask.
+  // The index is the id; tokens that write nothing are in no mask.
   explicit TokenTree(std::vector<std::string> tokens);
 
   struct Step {
     uint8_t byte;
-    int32_t depth;        // of its byte in a token, from 0
-    int32_t skip;         // the next step if nothing begins like this
-    int32_t first, last;  // of ids(): those that end here
+    int32_t depth;        // The byte stands at this place in a token, from 0.
+    int32_t skip;         // This is the next step to visit if no token may begin with these bytes.
+    int32_t first, last;  // The tokens that end here are ids() from first up to, but without, last.
   };
   const std::vector<Step>& steps() const { return steps_; }
-  const std::vector<int32_t>& ids() const { return ids_; }  // in the order of the walk
+  const std::vector<int32_t>& ids() const { return ids_; }  // They are in the order of the walk.
   const std::string& bytes(int32_t id) const { return tokens_[static_cast<size_t>(id)]; }
   size_t size() const { return tokens_.size(); }
   size_t longest() const { return longest_; }
@@ -42,7 +42,7 @@ using Spelled = std::vector<std::pair<int32_t, std::string>>;
 
 class TokenConstraint final : public Constraint {
  public:
-  // `spelled`: tokens that write nothing by themselves and count as these texts here, such as marks of thinking.
+  // `spelled` are tokens that write nothing by themselves and count as these texts here, such as marks of thinking.
   TokenConstraint(Grammar grammar, std::shared_ptr<const TokenTree> tree, Spelled spelled = {});
 
   State start() override { return automaton_.start(); }
@@ -52,8 +52,8 @@ class TokenConstraint final : public Constraint {
   bool must_end(State state) override { return automaton_.accepts(state) && !automaton_.continues(state); }
 
   int64_t masks_made() const { return masks_made_; }
-  // So many states were met that those who begin with it now might meet its last: a new one should be made for them.
-  // From any thread, as is bytes(), what it takes by now.
+  // Tells that many states have been made, so answers that begin now might reach the limit; a new constraint should be
+  // made for them. It may be called from any thread, as may bytes(), which returns the memory in use.
   bool worn() const { return worn_.load(std::memory_order_relaxed); }
   size_t bytes() const { return bytes_.load(std::memory_order_relaxed); }
 
@@ -63,7 +63,7 @@ class TokenConstraint final : public Constraint {
   Mask make_mask(State state);
   State after(State state, std::string_view bytes);
   std::string_view bytes_of(int32_t id) const;
-  void tell();  // other threads what has been taken
+  void tell();  // It publishes these numbers to other threads.
 
   size_t grammar_bytes_;
   Automaton automaton_;

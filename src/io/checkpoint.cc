@@ -39,7 +39,7 @@ FormatSpec dense_spec(DType dtype, const std::string& name) {
   }
 }
 
-// However often a run opens the model.
+// Logs each note once per folder, however often a run opens the model.
 void say_once(const std::string& folder, const std::vector<std::string>& notes) {
   static std::mutex mutex;
   static std::set<std::string> said;
@@ -54,12 +54,13 @@ OwnedTensor as_f32(const OwnedTensor& t) {
   return out;
 }
 
-// Files beyond this are split into shards, as everybody does.
+// Weights beyond this size are split into shards, as other programs do.
 constexpr int64_t kShardBytes = 5'000'000'000;
 
-// transformers does not know our quant_method, ignores it with a warning and would fill the weights with random numbers.
-// This key of config.json names the file that it reads weights from. A value that is no file of weights is an error, whose
-// message ends with the value, so the value is a sentence for the person who reads it. vLLM refuses the quant_method by itself.
+// transformers does not know our quant_method; it ignores it with a warning and would fill the weights with random
+// numbers. This key of config.json names the file from which transformers reads weights. If the value is no file of
+// weights it stops with an error that ends with the value, so the value is a sentence for the person who reads the
+// error. vLLM refuses the quant_method by itself.
 constexpr const char* kTransformersWeights = "transformers_weights";
 constexpr const char* kOnlyFidelio =
     "none here, because only fidelio reads this folder's codes. Write the model for other programs with `fidelio "
@@ -71,15 +72,15 @@ constexpr const char* kOnlyFidelio =
 
 namespace {
 
-// What fidelio wrote beside the weights.
+// This is the statement that fidelio writes beside the weights.
 struct Statement {
   std::map<LinearId, FormatSpec> formats;
   std::string provenance = "{}";
   WrittenIdentity written;
 };
 
-// It stands in the files' metadata; of an export in config.json too, which other programs keep when they write the
-// model anew.
+// The statement stands in the metadata of the weights. In an export it also stands in config.json, which other programs
+// keep when they save the model again.
 Statement read_statement(const ModelSource& source) {
   Statement said;
   const std::string& place = source.texts.name();
@@ -139,7 +140,7 @@ Checkpoint Checkpoint::open(ModelSource source) {
     if (foreign == c.source_.linears.end())
       c.linear(id);
     else
-      c.bias(id);  // its weight was checked when the source was opened; reading it may decode
+      c.bias(id);  // The weight was checked when the source was opened, and reading it might decode it.
     if (found != declared.end()) declared.erase(found);
   }
   check(declared.empty(), "{}: formats are given for linears the model does not have, {} first", folder,
@@ -164,7 +165,7 @@ std::string Checkpoint::stored_name(const std::string& name) const {
 OwnedTensor Checkpoint::dense(LinearId id) const {
   const FusedName fused = fused_name(config_, id);
   std::string own = stored_name(weight_name(id));
-  // Writers that keep one of two equal tensors may keep the head's.
+  // Some writers that store one of two equal tensors keep that of the head.
   if (id.role == Role::embedding && config_.tie_embeddings && !source_.tensors->contains(own))
     if (const std::string head = stored_name(weight_name({-1, Role::head})); source_.tensors->contains(head))
       own = head;
@@ -199,7 +200,7 @@ LinearWeight Checkpoint::linear(LinearId id) const {
     w = make_dense(std::move(rows));
   } else {
     const auto find = [&](const std::string& suffix, DType dtype, const Shape& expected) {
-      if (suffix == ".bias") return OwnedTensor{};  // kept as the source has it, below
+      if (suffix == ".bias") return OwnedTensor{};  // The bias is kept as the source has it, below.
       if (spec.shared && suffix == ".codebook") return source_.tensors->get(shared_name(spec), dtype, expected);
       return source_.tensors->get(stored_name(module_name(id) + suffix), dtype, expected);
     };
@@ -258,7 +259,7 @@ std::vector<int32_t> Checkpoint::order(int layer, const Stop& stop) const {
   return order;
 }
 
-// Kept columns are whole groups of the weights', so that activations round them by themselves.
+// The kept columns must be whole groups of the weights, so activations in them are rounded separately.
 void Checkpoint::check_kept_columns() const {
   for (LinearId id : linears_of(config_)) {
     if (id.layer < 0) continue;
@@ -276,7 +277,7 @@ void Checkpoint::check_kept_columns() const {
 }
 
 void Checkpoint::drop(LinearId id) const {
-  if (source_.linears.contains(id)) return;  // read through code of its own, which leaves nothing of it in memory
+  if (source_.linears.contains(id)) return;  // Special code reads this linear and leaves nothing of it in memory.
   for (const StoredTensor& stored : stored_tensors(linear(id)))
     if (stored.suffix != ".bias") source_.tensors->drop(stored.tensor);
 }
@@ -304,7 +305,7 @@ Hashes Checkpoint::tensor_hashes() const { return source_.tensors->tensor_hashes
 
 Hashes Checkpoint::file_hashes() const {
   Hashes keys = source_.tensors->key_hashes();
-  // The files as they lie there: what texts() says of them may be today's form of an older one, without its codes.
+  // The files are hashed as they are on disk. texts() may have rewritten an older form of them, without the codes.
   return keys.empty() ? deciding_files(TextFiles(texts().name())) : keys;
 }
 
@@ -312,12 +313,13 @@ std::string Checkpoint::weights_sha256() const { return source_.tensors->weights
 
 namespace {
 
-// Codebooks that linears share while they are written, once: the one of the first linear that has it.
+// This class writes each codebook that linears share once, as that of the first linear that has it.
 class SharedTensors {
  public:
-  bool declare(const std::string& name) { return names_.insert(name).second; }  // true: nobody has before
+  // Returns true if the name was not declared before.
+  bool declare(const std::string& name) { return names_.insert(name).second; }
 
-  // Throws Error where a linear's codebook is not what the file holds under its name.
+  // Throws Error where the codebook of a linear differs from the one that the file holds under its name.
   void see(LinearId id, const LinearWeight& weight) {
     const OwnedTensor* book = shared_codebook(weight);
     if (!book) return;
@@ -340,7 +342,7 @@ class SharedTensors {
 json about_source(const Checkpoint& source) {
   const fs::path path = fs::absolute(fs::path(source.folder()) / "").lexically_normal().parent_path();
   std::string name = path.filename().string();
-  // In the cache of the Hub a folder is models--OWNER--NAME/snapshots/REVISION.
+  // In the cache of the Hub a folder is called models--OWNER--NAME/snapshots/REVISION.
   constexpr std::string_view kHub = "models--";
   const std::string hub = path.parent_path().parent_path().filename().string();
   if (path.parent_path().filename() == "snapshots" && hub.starts_with(kHub)) {
@@ -365,7 +367,7 @@ void write_checkpoint(const std::string& folder, const Checkpoint& source,
   check(!fs::exists(folder), "{} exists already; choose another output folder or remove it", folder);
   ModelConfig c = source.config();
   c.kept_columns = kept.count;
-  // The folder is built under a temporary name and renamed when complete.
+  // The folder is built under a temporary name and renamed when it is complete.
   TemporaryFolder temporary(folder);
 
   json format_names = json::object();
@@ -373,7 +375,7 @@ void write_checkpoint(const std::string& folder, const Checkpoint& source,
   SharedTensors shared;
   const auto declare = [&](const LinearId id, const LinearWeight& shape_only,
                            std::function<LinearWeight(LinearId)> make) {
-    // One weight is made once and its tensors are written one after the other.
+    // A weight is made once, and its tensors are written one after the other.
     auto made = std::make_shared<std::optional<LinearWeight>>();
     const auto stored = stored_tensors(shape_only);
     for (size_t i = 0; i < stored.size(); ++i) {

@@ -11,8 +11,8 @@
 namespace fidelio {
 namespace {
 
-// Everything beside the weights that a reader of the folder needs; copied from checkpoint to checkpoint.
-// So are the files of chat templates.
+// A reader of the folder needs these files beside the weights, and they are copied from checkpoint to checkpoint. The
+// files of chat templates are copied, too.
 constexpr std::array<const char*, 9> kCompanions = {"tokenizer.json",
                                                     "tekken.json",
                                                     "tokenizer_config.json",
@@ -33,8 +33,8 @@ std::vector<std::string> companion_names(const TextFiles& files) {
 
 namespace {
 
-// The folder that a model's own links may point into: the model's, or in a Hugging Face cache, where snapshots are links
-// to blobs, the one of all its revisions.
+// Returns the folder that a model's own links may point into. It is the model's folder or, in a Hugging Face cache,
+// where snapshots are links to blobs, the folder of all its revisions.
 std::filesystem::path home_of(const std::filesystem::path& folder) {
   const std::filesystem::path model = folder.parent_path().parent_path();
   const bool cached =
@@ -42,7 +42,8 @@ std::filesystem::path home_of(const std::filesystem::path& folder) {
   return cached ? model : folder;
 }
 
-// A downloaded folder may hold links to private files of whoever downloads it; their copies would be published.
+// A downloaded folder may hold links to private files of the person who downloads it, and copies of these would be
+// published.
 void check_own_file(const std::string& folder, const std::string& path) {
   const std::filesystem::path home = home_of(std::filesystem::canonical(folder)),
                               real = std::filesystem::canonical(path);
@@ -57,10 +58,11 @@ void copy_companions(const TextFiles& from, const std::string& to) {
   for (const std::string& name : companion_names(from)) {
     const std::string path = from.path(name);
     if (std::filesystem::exists(path))
-      check_own_file(from.name(), path);  // what a GGUF file says is no file of its own
+      check_own_file(from.name(), path);  // Texts made from a GGUF file are no files of their own.
     const auto text = from.read(name);
     if (!text) continue;
-    // Only folders inside `to` are made: where a signal has removed `to` itself meanwhile, it must not come again.
+    // Only folders inside `to` are created. If a signal has removed `to` itself meanwhile, it must not be created
+    // again.
     if (const std::filesystem::path inner = std::filesystem::path(name).parent_path(); !inner.empty())
       std::filesystem::create_directory(to / inner);
     write_file_atomically(to + "/" + name, *text);

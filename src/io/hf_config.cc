@@ -12,15 +12,16 @@ namespace {
 using hf::Json;
 using hf::Keys;
 using hf::kMaxInt;
-constexpr int kMaxLayers = 1000;    // far above any model (126); each is looked up in lists and made room for
-constexpr int kMaxExperts = 65536;  // of all layers; likewise (Qwen3-235B has 12,032)
+constexpr int kMaxLayers = 1000;  // This is far above any model (126); each layer is looked up in lists and allocated.
+// This counts the experts of all layers and is far above any model, too (Qwen3-235B has 12,032).
+constexpr int kMaxExperts = 65536;
 
-// What transformers takes for a key that is missing, where families differ. hk 0: as many as h; e 0: d / h.
+// These are transformers' defaults for missing keys, where families differ. hk 0 means as many as h; e 0 means d / h.
 struct Defaults {
   int hk, e, positions;
   double eps;
   bool tied;
-  int bos, eos;  // -1: none
+  int bos, eos;  // -1 means none.
 };
 Defaults defaults_of(Architecture architecture) {
   switch (architecture) {
@@ -64,7 +65,7 @@ std::string supported_names() {
 
 [[noreturn]] void refuse_architecture(const Keys& keys, const std::string& name, const std::string& type) {
   const std::string& shown = name.empty() ? type : name;
-  for (const Family& family : families()) {  // LlamaForSequenceClassification, LlamaModel
+  for (const Family& family : families()) {  // These are names such as LlamaForSequenceClassification or LlamaModel.
     const std::string_view own = family.class_name.substr(0, family.class_name.find("For"));
     check(name.empty() || type != family.model_type || !name.starts_with(own),
           "{}: architecture {} is not supported: it is a {} that does not end in a head which writes text. Supported "
@@ -76,7 +77,7 @@ std::string supported_names() {
   throw Error("{}: architecture {} is not supported{}", keys.where(), shown, about);
 }
 
-// `architectures` (a class) and model_type (a family) say the same thing twice; either may be missing, not both.
+// `architectures` (a class) and model_type (a family) give the same fact; either may be missing, but not both.
 Architecture read_architecture(const Keys& keys) {
   std::string name;
   if (const Json* list = keys.find("architectures")) {
@@ -96,9 +97,10 @@ Architecture read_architecture(const Keys& keys) {
   refuse_architecture(keys, name, type);
 }
 
-// Refuses what somebody else quantised; of our own, what the weights expect of the forward.
+// Refuses a checkpoint that another program quantised. For one of our own, it reads what the weights expect of the
+// forward pass.
 void read_quantised(const Keys& keys, ModelConfig& c) {
-  // MLX calls it "quantization", and says the same under the other key without a method.
+  // MLX calls the key "quantization", and writes the same object without a method under the other key.
   const bool mlx = keys.find("quantization") != nullptr;
   const char* key = keys.find("quantization_config") || !mlx ? "quantization_config" : "quantization";
   const Json* config = keys.find(key);
@@ -108,7 +110,7 @@ void read_quantised(const Keys& keys, ModelConfig& c) {
                                                                                : "an unnamed method";
   if (config->is_object() && config->contains("quant_method") && (*config)["quant_method"].is_string())
     method = (*config)["quant_method"].get<std::string>();
-  if (method == "fidelio") {  // our own: io/checkpoint reads the weights
+  if (method == "fidelio") {  // It is our own, and io/checkpoint reads the weights.
     const std::string rotation = Keys(*config, keys.where()).text_or("rotation", "");
     check(rotation.empty() || rotation == "hadamard",
           "{}: key \"rotation\" of \"quantization_config\": expected \"hadamard\", got {}", keys.where(),
@@ -128,7 +130,7 @@ void read_dimensions(const Keys& keys, ModelConfig& c) {
   const bool own_width = c.architecture == Architecture::qwen3_moe;
   c.f = own_width ? keys.integer_or("moe_intermediate_size", 768, 1, kMaxInt)
                   : keys.integer("intermediate_size", 1, kMaxInt);
-  // Configs of Gemma 3 that see images leave these out where they are the class's own.
+  // Configs of Gemma 3 models that see images leave these out where they are the class's defaults.
   const bool gemma = c.architecture == Architecture::gemma3;
   c.h = gemma ? keys.integer_or("num_attention_heads", 8, 1, kMaxInt) : keys.integer("num_attention_heads", 1, kMaxInt);
   c.v = gemma ? keys.integer_or("vocab_size", 262208, 1, kMaxInt) : keys.integer("vocab_size", 1, kMaxInt);
@@ -157,7 +159,7 @@ void read_experts(const Keys& keys, ModelConfig& c) {
   const bool local = c.architecture == Architecture::mixtral || c.architecture == Architecture::granite_moe;
   const int missing = c.architecture == Architecture::qwen3_moe ? 128 : local ? 8 : 64;
   const char *name = local ? "num_local_experts" : "num_experts", *other = local ? "num_experts" : "num_local_experts";
-  const char* key = keys.find(name) || !keys.find(other) ? name : other;  // transformers takes either
+  const char* key = keys.find(name) || !keys.find(other) ? name : other;  // transformers accepts either name.
   c.experts = keys.integer_or(key, missing, 1, kMaxExperts / c.L);
   c.experts_per_row = keys.integer_or("num_experts_per_tok", local ? 2 : 8, 1, c.experts);
   c.renormalised = local || keys.boolean_or("norm_topk_prob", false);
@@ -168,7 +170,7 @@ void read_experts(const Keys& keys, ModelConfig& c) {
   if (keys.find("clip_qkv")) keys.refuse("clip_qkv", "null (queries, keys and values are not clipped here)");
 }
 
-// Where a window is by default, if layer_types do not say.
+// Tells whether a layer has a window by default, if layer_types do not say.
 bool has_window(const Keys& keys, const ModelConfig& c, int layer) {
   switch (c.architecture) {
     case Architecture::qwen2:
@@ -185,7 +187,7 @@ bool has_window(const Keys& keys, const ModelConfig& c, int layer) {
   }
 }
 
-// The window of the layers that have one; 0: none has.
+// Returns the window of the layers that have one, or 0 if none has.
 int read_window(const Keys& keys, const ModelConfig& c) {
   const auto window = [&](int otherwise) {
     return keys.integer_or("sliding_window", keys.present_even_if_null("sliding_window") ? 0 : otherwise, 1, kMaxInt);
@@ -211,7 +213,7 @@ int read_window(const Keys& keys, const ModelConfig& c) {
   }
 }
 
-// SmolLM3: layers whose heads are not turned.
+// Reads which layers of SmolLM3 have no rope.
 void read_unturned(const Keys& keys, ModelConfig& c) {
   const int interval = keys.integer_or("no_rope_layer_interval", 4, 1, kMaxInt);
   const Json* list = keys.find("no_rope_layers");
@@ -225,7 +227,7 @@ void read_unturned(const Keys& keys, ModelConfig& c) {
   }
 }
 
-// Which layers have a window and which rope.
+// Reads which layers have a window and which have rope.
 void read_layers(const Keys& keys, ModelConfig& c) {
   c.kinds.assign(static_cast<size_t>(c.L), {});
   if (c.architecture == Architecture::smollm3) read_unturned(keys, c);
@@ -249,7 +251,7 @@ void read_layers(const Keys& keys, ModelConfig& c) {
     any = any || windowed;
     all = all && windowed;
   }
-  // transformers does not ask for the layers' types here.
+  // transformers does not read the types of the layers here.
   const bool uniform = c.architecture == Architecture::mistral || c.architecture == Architecture::ministral3 ||
                        c.architecture == Architecture::phi3 || c.architecture == Architecture::mixtral ||
                        c.architecture == Architecture::qwen3_moe;
@@ -295,7 +297,7 @@ std::optional<DType> read_dtype(const Keys& keys) {
   keys.refuse(key, "bfloat16, float16 or float32");
 }
 
-// sqrt(d) as the model multiplies by it: rounded to the dtype it was trained and is served in.
+// Returns sqrt(d) as the model multiplies by it: rounded to the dtype that it was trained and is served in.
 double gemma_embedding_scale(const ModelConfig& c) {
   const auto root = static_cast<float>(std::sqrt(static_cast<double>(c.d)));
   if (c.dtype == DType::bf16) return static_cast<double>(to_float(to_bf16(root)));
@@ -328,7 +330,7 @@ void read_activation(const Keys& keys, const ModelConfig& c) {
 }
 
 void read_biases(const Keys& keys, ModelConfig& c) {
-  bool attention = false, mlp = false;  // whether the family reads the key
+  bool attention = false, mlp = false;  // These say whether the family reads the key.
   switch (c.architecture) {
     case Architecture::llama:
     case Architecture::smollm3:
@@ -371,16 +373,18 @@ ModelConfig read_config(const Keys& keys) {
   read_token_ids(keys, c);
   c.dtype = read_dtype(keys);
   read_scalars(keys, c);
-  // transformers lets a position of any family see those behind it then, as models that make embeddings do.
+  // If "is_causal" is false, transformers lets a position of any family see later ones, as models that make embeddings
+  // do.
   if (!keys.boolean_or("is_causal", true)) keys.refuse("is_causal", "true (a position sees those before it)");
   return c;
 }
 
-// Models that see images too keep the text model's config as a part of theirs, Qwen2.5-VL's first files beside the rest.
+// Models that see images keep the config of the text model as a part of theirs. Qwen2.5-VL's first files have it beside
+// the rest.
 struct Within {
-  std::string_view type;         // of the whole
-  std::string_view text_type;    // of the text model as one of its own; empty: as its part says
-  std::string_view text_within;  // what its part calls it
+  std::string_view type;         // This is the type of the whole model.
+  std::string_view text_type;    // This is the type of the text model by itself; if empty, its own part says it.
+  std::string_view text_within;  // This is the type in its own part.
 };
 constexpr Within kWithin[] = {{"mistral3", "", ""},
                               {"gemma3", "", ""},
@@ -388,8 +392,8 @@ constexpr Within kWithin[] = {{"mistral3", "", ""},
                               {"qwen2_5_vl", "qwen2", "qwen2_5_vl_text"},
                               {"qwen3_vl", "qwen3", "qwen3_vl_text"}};
 
-// "mrope" turns parts of a head by a picture's rows and columns. Text has one position for all of them, by which it is the
-// plain rope.
+// "mrope" rotates parts of a head by the rows and columns of a picture. Text has one position for all of them, for
+// which it is the plain rope.
 void drop_picture_ropes(Json& text) {
   for (const char* key : {"rope_scaling", "rope_parameters"}) {
     if (!text.contains(key) || !text[key].is_object()) continue;
@@ -412,7 +416,7 @@ Json parse_object(std::string_view json, const std::string& file) {
   for (const char* key : {"dtype", "torch_dtype", "bos_token_id", "eos_token_id", "tie_word_embeddings",
                           "quantization_config", "transformers_version"})
     if (!text.contains(key) && object.contains(key)) text[key] = object[key];
-  // transformers 5 ties the head as the outer config says, and writes a text model's own default beside it.
+  // transformers 5 ties the head as the outer config says, and writes the default of the text model beside it.
   const auto tied = object.find("tie_word_embeddings");
   if (tied != object.end() && *tied == true) text["tie_word_embeddings"] = true;
   text.erase("architectures");

@@ -41,7 +41,7 @@ TEST(HfConfig, ResolvesAsTransformersDoes) {
     EXPECT_EQ(c.e, row["e"]);
     EXPECT_EQ(c.rms_eps, row["rms_eps"].get<float>());
     const bool scaled = c.rope.type == RopeType::yarn || c.rope.type == RopeType::linear;
-    if (!scaled) {  // ScaledRopesReachFurther has the others
+    if (!scaled) {  // The test ScaledRopesReachFurther covers the others.
       EXPECT_EQ(c.max_positions, row["max_positions"]);
     }
     EXPECT_EQ(c.tie_embeddings, row["tie"]);
@@ -54,15 +54,16 @@ TEST(HfConfig, ResolvesAsTransformersDoes) {
     EXPECT_EQ(c.bos_id ? Json(*c.bos_id) : Json(), row["bos"]);
     EXPECT_EQ(dtype_name(c), row["dtype"].dump());
     EXPECT_EQ(c.rope.theta, row["theta"].get<double>());
-    // The same double arithmetic; only the order of log and division could differ: 2 roundings of 2^-53, below 1e-15.
+    // Both use the same double arithmetic. Only the order of log and division could differ: 2 roundings of 2^-53, below
+    // 1e-15.
     EXPECT_NEAR(c.rope.attention_factor, row["attention_factor"].get<double>(), 1e-15);
   }
 }
 
-// torch's vector pow is within 1 ulp of theta^x, ours is rounded correctly. Where the power p is just above a power of
-// two, ulp(1/p) is half as large relative to 1/p as ulp(p) to p, so 1 ulp there is at most 2 here. yarn blends two such
-// numbers with weights that sum to 1 and llama3's ramp moves by as little: the bound stays 2, plus 1 for the blend's
-// own roundings acting on different inputs.
+// torch's vector pow is within 1 ulp of theta^x, and ours is rounded correctly. Where the power p is just above a power
+// of two, ulp(1/p) is half as large relative to 1/p as ulp(p) to p, so 1 ulp there is at most 2 here. yarn blends two
+// such numbers with weights that sum to 1, and llama3's ramp moves by as little. The bound therefore stays 2, plus 1
+// for the blend's own roundings, which act on different inputs.
 TEST(HfConfig, RopeFrequenciesAreTransformers) {
   size_t exact = 0, all = 0;
   for (const Json& row : golden()) {
@@ -178,7 +179,7 @@ TEST(HfConfig, RefusesNonsenseByKey) {
   EXPECT_THROW(parse_config(R"({"vocab_size":1e999})", "f"), Error);
 }
 
-// A config of the family with this patch: what is refused of it.
+// Returns the message with which a config of the family with this patch is refused.
 std::string refusal_of(const char* class_name, const char* type, const char* patch) {
   const std::string family = fmt::format(R"({{"architectures":["{}"],"model_type":"{}"}})", class_name, type);
   Json json = Json::parse(family);
@@ -232,7 +233,7 @@ TEST(HfConfig, WhatFamiliesDoNotDoIsRefusedByKey) {
     EXPECT_THAT(refusal_of(c.class_name, c.type, c.patch), AllOf(HasSubstr(c.reason), HasSubstr("m/config.json")))
         << c.patch;
   }
-  // A name that nobody knows is refused with the names of those there are.
+  // An unknown name is refused with the list of known ones.
   EXPECT_THAT(refusal(R"({"architectures":["NovelForCausalLM"],"model_type":"novel"})"),
               AllOf(HasSubstr("NovelForCausalLM is not supported"), HasSubstr("Phi3ForCausalLM, GraniteForCausalLM"),
                     HasSubstr("CONTRIBUTING.md")));
@@ -252,13 +253,13 @@ TEST(HfConfig, LayersOfOneModelMayDiffer) {
   EXPECT_EQ(gemma.kinds, (std::vector<LayerKind>{{77, RopeUse::local}, {0, RopeUse::global}}));
   EXPECT_EQ(gemma.rope.theta, 500000);
   EXPECT_EQ(gemma.local_rope->theta, 10000);
-  json["sliding_window"] = nullptr;  // the layers that have one by default have none then
+  json["sliding_window"] = nullptr;  // The layers that have a window by default then have none.
   EXPECT_THAT([&] { parse_config(json.dump(), "f"); },
               testing::ThrowsMessage<Error>(HasSubstr("full_attention, as no sliding window is set, got nothing")));
 }
 
-// Of transformers 5.24: parameters of a layer type without a theta take the config's own; Phi-3's original context is the
-// config's, 4096 where it has none, whatever its rope_scaling says.
+// These are the rules of transformers 5.24. Parameters of a layer type without a theta take the config's own. Phi-3's
+// original context is the config's, or 4096 where it has none, whatever its rope_scaling says.
 TEST(HfConfig, RopesTakeFromTheConfigWhatTransformersTakesThere) {
   Json json = valid();
   json.merge_patch(Json::parse(R"({"architectures":["Gemma3ForCausalLM"],"model_type":"gemma3_text","head_dim":64,
@@ -271,7 +272,8 @@ TEST(HfConfig, RopesTakeFromTheConfigWhatTransformersTakesThere) {
   EXPECT_EQ(gemma.local_rope->theta, 777);
   json["rope_parameters"]["sliding_attention"]["rope_theta"] = 888.0;
   EXPECT_EQ(parse_config(json.dump(), "f").local_rope->theta, 888);
-  json["rope_scaling"] = {{"rope_type", "linear"}, {"factor", 4.0}};  // transformers puts it over full_attention's
+  // transformers lets it override that of full_attention.
+  json["rope_scaling"] = {{"rope_type", "linear"}, {"factor", 4.0}};
   EXPECT_THAT([&] { parse_config(json.dump(), "f"); },
               testing::ThrowsMessage<Error>(HasSubstr("\"rope_scaling\": expected nothing beside")));
   json = valid();
@@ -289,8 +291,8 @@ TEST(HfConfig, RopesTakeFromTheConfigWhatTransformersTakesThere) {
   EXPECT_EQ(parse_config(json.dump(), "f").rope.original_max_positions, 32);
 }
 
-// vLLM's rules (its _get_and_verify_max_len): yarn reaches factor times the original context, linear scaling factor times
-// max_position_embeddings but for Gemma 3, and the others no further than the file says.
+// These are vLLM's rules (its _get_and_verify_max_len): yarn reaches factor times the original context, linear scaling
+// factor times max_position_embeddings except for Gemma 3, and the others no further than the file says.
 TEST(HfConfig, ScaledRopesReachFurther) {
   const auto context_of = [](const char* scaling, const char* patch) {
     Json json = valid();
@@ -318,7 +320,7 @@ TEST(HfConfig, ScaledRopesReachFurther) {
             512);
 }
 
-// The text model's config within that of a model that sees images, with what the outer one alone says.
+// The text model's config is inside that of a model that sees images, which alone has some of its settings.
 TEST(HfConfig, TextModelsAreFoundWithin) {
   Json text = valid();
   text.erase("architectures");
@@ -335,15 +337,15 @@ TEST(HfConfig, TextModelsAreFoundWithin) {
   EXPECT_EQ(c.eos_ids, std::vector<int>{7});
   EXPECT_EQ(c.dtype, DType::bf16);
   EXPECT_FALSE(c.tie_embeddings);
-  Json tied = outer;  // as transformers 5 writes a model without a head of its own
+  Json tied = outer;  // transformers 5 writes a model without a head of its own in this way.
   tied["tie_word_embeddings"] = true;
   tied["text_config"]["tie_word_embeddings"] = false;
   EXPECT_TRUE(parse_config(tied.dump(), "f").tie_embeddings);
   EXPECT_THROW(parse_config(R"({"model_type":"gemma3","text_config":[]})", "f"), Error);
 }
 
-// Qwen's models that see images: their first files have the text model's keys beside the others, later ones in a part; the
-// rope is the plain one for text. Other ropes are still refused.
+// Qwen's models that see images first had the text model's keys beside the others, and later in a part of their own.
+// Their rope is the plain one for text. Other ropes are still refused.
 TEST(HfConfig, QwenTextModelsAreFoundWithinOrBeside) {
   Json flat = valid();
   flat["architectures"] = {"Qwen2_5_VLForConditionalGeneration"};

@@ -1,4 +1,4 @@
-// Reading config.json key by key. For hf_config.cc and hf_rope.cc.
+// This file reads config.json key by key. Only hf_config.cc and hf_rope.cc include it.
 #pragma once
 #include <cmath>
 #include <limits>
@@ -14,7 +14,7 @@ namespace fidelio::hf {
 using Json = nlohmann::json;
 constexpr int kMaxInt = std::numeric_limits<int>::max();
 
-// One JSON object with messages that name file, key, expected and got. null counts as absent, as in transformers.
+// This wraps one JSON object; its messages name file, key, expected and got. null counts as absent, as in transformers.
 class Keys {
  public:
   Keys(const Json& object, std::string where) : object_(object), where_(std::move(where)) {}
@@ -68,11 +68,12 @@ class Keys {
   std::string where_;
 };
 
-// Fills rope, local_rope, rotary and query_growth; architecture, e and max_positions are there already.
+// Fills rope, local_rope, rotary and query_growth. architecture, e and max_positions must be set already.
 void read_ropes(const Keys& keys, ModelConfig& c);
-// The context that the rope reaches, as vLLM reckons it: transformers' documentation tells people to switch yarn and
-// linear scaling on in config.json and to leave max_position_embeddings as it was. The context of llama3 and longrope is in
-// the file already, and Gemma 3's with its linear scaling too. Dynamic scaling is computed up to max_position_embeddings.
+// Raises max_positions to the context that the rope reaches, as vLLM computes it. The documentation of transformers
+// tells people to switch on yarn and linear scaling in config.json and to leave max_position_embeddings unchanged. The
+// context of llama3 and longrope is in the file already, and so is Gemma 3's with its linear scaling. Dynamic scaling
+// is computed up to max_position_embeddings.
 void stretch_context(ModelConfig& c);
 
 }  // namespace fidelio::hf

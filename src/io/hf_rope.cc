@@ -1,4 +1,5 @@
-// Rotary positions of a config.json: rope_theta and rope_scaling (transformers 4), rope_parameters (5).
+// This file reads the rotary positions of a config.json: rope_theta and rope_scaling (transformers 4), or
+// rope_parameters (5).
 #include "io/hf_keys.h"
 
 namespace fidelio::hf {
@@ -10,8 +11,8 @@ void read_llama3(const Keys& keys, Rope& rope) {
   if (rope.high_freq_factor <= rope.low_freq_factor) keys.refuse("high_freq_factor", "a number above low_freq_factor");
 }
 
-// The factor on cos and sin: given, or from the stretch (Peng et al. 2023, equation 22), or DeepSeek's ratio of two
-// such.
+// The factor on cos and sin is given, or follows from the stretch (Peng et al. 2023, equation 22), or is DeepSeek's
+// ratio of two such factors.
 void read_yarn(const Keys& keys, Rope& rope) {
   // 0 stands for the default here, as in transformers.
   const auto or_default = [](double value, double otherwise) { return value == 0 ? otherwise : value; };
@@ -37,7 +38,7 @@ std::vector<double> read_divisors(const Keys& keys, const char* key, int pairs) 
   return divisors;
 }
 
-// The factor on cos and sin: given, or from the stretch (Ding et al. 2024, as in Phi-3's own code).
+// The factor on cos and sin is given or follows from the stretch (Ding et al. 2024, as in Phi-3's own code).
 void read_longrope(const Keys& keys, int pairs, int max_positions, Rope& rope) {
   rope.short_divisors = read_divisors(keys, "short_factor", pairs);
   rope.long_divisors = read_divisors(keys, "long_factor", pairs);
@@ -52,7 +53,7 @@ RopeType type_of(const ModelConfig& c, const Keys& scaling, const char* key) {
   if (type == "default") return RopeType::plain;
   if (type == "longrope") return RopeType::longrope;
   const bool phi = c.architecture == Architecture::phi3;
-  if (phi && (type == "su" || type == "yarn")) return RopeType::longrope;  // names of earlier days
+  if (phi && (type == "su" || type == "yarn")) return RopeType::longrope;  // These are earlier names.
   if (!phi && type == "linear") return RopeType::linear;
   if (!phi && type == "dynamic") return RopeType::dynamic;
   if (!phi && type == "llama3") return RopeType::llama3;
@@ -60,7 +61,7 @@ RopeType type_of(const ModelConfig& c, const Keys& scaling, const char* key) {
   scaling.refuse(key, phi ? "one of default, longrope" : "one of default, linear, dynamic, llama3, yarn, longrope");
 }
 
-// `scaling` is rope_scaling or rope_parameters or one layer type's part of that, or an empty object.
+// `scaling` is rope_scaling, rope_parameters, the part of one layer type in that, or an empty object.
 Rope read_rope(const Keys& top, const Keys& scaling, double theta, const ModelConfig& c) {
   for (const auto& [key, value] : scaling.json().items())
     check(!value.is_object(),
@@ -74,14 +75,14 @@ Rope read_rope(const Keys& top, const Keys& scaling, double theta, const ModelCo
   const char* key = scaling.find("rope_type") ? "rope_type" : "type";
   rope.type = type_of(c, scaling, key);
   if (rope.type == RopeType::dynamic)
-    scaling.number("factor", 1, 1e6);  // in its place some have an "alpha", another rope
+    scaling.number("factor", 1, 1e6);  // Some configs have an "alpha" in its place, which is another rope.
   if (rope.type == RopeType::plain || rope.type == RopeType::dynamic) return rope;
   if (rope.type != RopeType::linear) {
-    // transformers lets the config's own win, and Phi-3's has one where the file has none.
+    // transformers prefers the config's own value, and Phi-3's config has one where the file has none.
     const bool phi = c.architecture == Architecture::phi3;
     const Keys& from = phi || top.find("original_max_position_embeddings") ? top : scaling;
     const int otherwise = phi ? 4096 : c.max_positions;
-    const int least = rope.type == RopeType::longrope ? 2 : 1;  // its logarithm divides
+    const int least = rope.type == RopeType::longrope ? 2 : 1;  // The code divides by its logarithm.
     rope.original_max_positions = from.integer_or("original_max_position_embeddings", otherwise, least, kMaxInt);
     if (rope.original_max_positions < least) from.refuse("original_max_position_embeddings", "an integer above 1");
   }
@@ -89,7 +90,7 @@ Rope read_rope(const Keys& top, const Keys& scaling, double theta, const ModelCo
     read_longrope(scaling, rotary_columns(c) / 2, c.max_positions, rope);
     return rope;
   }
-  // yarn alone may leave it open with an explicit null: the ratio of the two context lengths then.
+  // Only yarn may leave the factor open by an explicit null; it is then the ratio of the two context lengths.
   const bool ratio = rope.type == RopeType::yarn && scaling.present_even_if_null("factor") && !scaling.find("factor");
   rope.factor =
       ratio ? static_cast<double>(c.max_positions) / rope.original_max_positions : scaling.number("factor", 1, 1e6);
@@ -98,7 +99,7 @@ Rope read_rope(const Keys& top, const Keys& scaling, double theta, const ModelCo
   return rope;
 }
 
-// transformers lets a non-empty rope_scaling win.
+// transformers prefers a non-empty rope_scaling.
 const char* scaling_key(const Keys& keys) {
   for (const char* key : {"rope_scaling", "rope_parameters"}) {
     const Json* value = keys.find(key);
@@ -118,7 +119,7 @@ Keys part(const Keys& keys, const char* key) {
   return value ? Keys(*value, keys.where() + ": " + key) : Keys(empty(), keys.where());
 }
 
-// Gemma 3 and OLMo 3: one rope for layers that see everything and one for those with a window.
+// Gemma 3 and OLMo 3 have one rope for layers with full attention and one for layers with a window.
 void read_two_ropes(const Keys& keys, ModelConfig& c) {
   const bool gemma = c.architecture == Architecture::gemma3;
   const double global = keys.number_or("rope_theta", gemma ? 1e6 : 5e5, 1.000001, 1e30);
@@ -132,14 +133,14 @@ void read_two_ropes(const Keys& keys, ModelConfig& c) {
     for (const char* key : {"full_attention", "sliding_attention"}) {
       if (const Json* one = parameters.find(key); one && !one->is_object()) parameters.refuse(key, "an object");
       const bool full = key == std::string_view("full_attention");
-      // The config's own theta holds where a layer type names none, but not for OLMo 3's windows.
+      // The config's own theta holds where a layer type names none, except for OLMo 3's windows.
       Rope rope = read_rope(nothing, part(parameters, key), full ? global : local, c);
       (full ? c.rope : *c.local_rope) = std::move(rope);
     }
     return;
   }
   if (both && !both->empty()) keys.refuse("rope_parameters", "an object with full_attention and sliding_attention");
-  // transformers 4: rope_scaling is of the layers that see everything alone.
+  // In transformers 4, rope_scaling applies only to layers with full attention.
   c.rope = read_rope(keys, part(keys, scaling_key(keys)), global, c);
   c.local_rope->theta = gemma ? local : c.rope.theta;
 }
@@ -169,7 +170,7 @@ void read_ropes(const Keys& keys, ModelConfig& c) {
   }
   if (c.architecture == Architecture::gemma3 || c.architecture == Architecture::olmo3) return read_two_ropes(keys, c);
 
-  if (c.architecture == Architecture::ministral3 && !key) {  // transformers' default
+  if (c.architecture == Architecture::ministral3 && !key) {  // This is transformers' default.
     static const Json kDefault = {{"type", "yarn"},        {"rope_theta", 1e6},
                                   {"factor", 16.0},        {"mscale", 1.0},
                                   {"mscale_all_dim", 1.0}, {"original_max_position_embeddings", 16384}};

@@ -1,4 +1,5 @@
-// What a stranger's model folder may do: nested JSON in its files, links out of it, pipes (core/test_support.h).
+// These tests check what a stranger's model folder can do: nested JSON in its files, links out of it, pipes
+// (core/test_support.h).
 #include <gmock/gmock.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -44,13 +45,13 @@ TEST_F(HostileFolder, LinksOutOfItAreNotCopied) {
   EXPECT_TRUE(fs::is_empty(folder_ / "out"));
   fs::remove(folder_ / "model/vocab.json");
   fs::create_symlink(folder_ / "secret", folder_ / "model/inner");
-  fs::create_symlink("inner", folder_ / "model/vocab.json");  // by way of a link inside
+  fs::create_symlink("inner", folder_ / "model/vocab.json");  // It leaves the folder through a link inside.
   EXPECT_THAT(copied("model"), HasSubstr("outside"));
   fs::remove(folder_ / "model/inner");
   write_file_atomically(*this / "model/inner", "own");
   EXPECT_EQ(copied("model"), "");
   EXPECT_EQ(read_text_file(*this / "out/vocab.json"), "own");
-  fs::create_symlink("model", folder_ / "other");  // the folder itself may be reached by a link
+  fs::create_symlink("model", folder_ / "other");  // The folder itself may be reached by a link.
   EXPECT_EQ(copied("other"), "");
 }
 
@@ -83,7 +84,7 @@ TEST_F(HostileFolder, NestedJsonIsRefused) {
     write_file_atomically(*this / "deep.safetensors", header);
     EXPECT_THAT(message_of_hostile(header.size(), [&] { Safetensors::open(*this / "deep.safetensors"); }),
                 HasSubstr("nested"));
-    // In the metadata's own JSON, which is a text to the header.
+    // This nests JSON in the metadata, which is a text to the header.
     for (const auto& item : fs::directory_iterator(FIDELIO_SOURCE_DIR "/models/quill-1m"))
       if (item.path().extension() != ".safetensors")
         fs::copy_file(item.path(), folder_ / "model" / item.path().filename(), fs::copy_options::overwrite_existing);
@@ -109,7 +110,7 @@ TEST(Finite, TheFirstOfAnyKindIsFoundAnywhere) {
   }
 }
 
-// 100,000 tensors or keys that nobody needs cost what their bytes cost.
+// 100,000 tensors or keys that nothing needs cost only as much as their bytes.
 TEST_F(HostileFolder, ManyTensorsTakeTimeByTheirNumber) {
   constexpr int kMany = 100'000;
   std::string header = "{";

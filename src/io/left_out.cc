@@ -24,14 +24,14 @@ std::set<std::string> names_of(const ModelConfig& config, const TensorFiles& fil
   return names;
 }
 
-// GPTQ's writers give every linear a bias, of zeros where the model has none.
+// GPTQ's writers give every linear a bias, which is zero where the model has none.
 bool is_zero(const TensorFiles& files, const std::string& name) {
   const OwnedTensor bias = files.get(name);
   const std::span bytes(static_cast<const std::byte*>(bias.view.data), static_cast<size_t>(bias.view.bytes()));
   return std::all_of(bytes.begin(), bytes.end(), [](std::byte b) { return b == std::byte{0}; });
 }
 
-// Returns true if a name is of one of the model's layers: "model.layers." and a number below L.
+// Returns true if a name belongs to one of the model's layers: "model.layers." and a number below L.
 bool is_inside(std::string_view name, std::string_view layers, int L) {
   if (!name.starts_with(layers)) return false;
   const char *begin = name.data() + layers.size(), *end = name.data() + name.size();

@@ -1,4 +1,4 @@
-// What a folder holds of a model beside what its config.json describes.
+// This file finds weights in a folder that its config.json does not describe.
 #pragma once
 #include <optional>
 #include <string>
@@ -8,9 +8,9 @@
 
 namespace fidelio {
 
-// A line that names the weights, and biases other than 0, of the text model's layers that nothing reads, if there are
-// any. transformers leaves them out likewise; a config.json that lacks its attention_bias looks like that. What is not in a
-// layer, and buffers, are no sign of anything.
+// Returns a line that names the weights, and biases other than 0, in layers of the text model that nothing reads, if
+// there are any. transformers ignores them too; a config.json that lacks its attention_bias has this effect. Tensors
+// outside the layers, and buffers, do not count.
 std::optional<std::string> left_out(const ModelConfig& config, const TensorFiles& files);
 
 }  // namespace fidelio

@@ -17,7 +17,7 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
 
-// A tiny model with biases, whose config.json does not speak of them.
+// This is a tiny model with biases that its config.json does not mention.
 TEST(LeftOut, BiasesThatAConfigDoesNotNameAreNamed) {
   const std::string model = FIDELIO_SOURCE_DIR "/tests/models/linear_rope";
   EXPECT_THAT(Checkpoint::open(model).notes(), IsEmpty());
@@ -30,7 +30,7 @@ TEST(LeftOut, BiasesThatAConfigDoesNotNameAreNamed) {
   EXPECT_THAT(Checkpoint::open(folder).notes(),
               ElementsAre(HasSubstr("8 tensors are no part of the model that its config.json describes")));
 
-  // Zeros, which writers of GPTQ put everywhere, are nothing that is missed; neither are buffers and further layers.
+  // Zeros, which writers of GPTQ put everywhere, are not missed, nor are buffers and further layers.
   const Safetensors files = Safetensors::open(model);
   const OwnedTensor zeros = OwnedTensor::allocate(DType::bf16, {64});
   std::memset(zeros.view.data, 0, static_cast<size_t>(zeros.view.bytes()));

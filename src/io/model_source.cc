@@ -16,7 +16,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// The GGUF file that a path stands for; "" if it is a folder of safetensors.
+// Returns the GGUF file that a path stands for, or "" if it is a folder of safetensors.
 std::string gguf_file(const std::string& path) {
   std::error_code ignored;
   if (!fs::is_directory(path, ignored)) return fs::path(path).extension() == ".gguf" ? path : "";
@@ -30,7 +30,7 @@ std::string gguf_file(const std::string& path) {
   return found.empty() ? "" : found.front();
 }
 
-// What is there and cannot be opened is told by who opens it.
+// A path that exists and cannot be opened is reported by the code that opens it.
 bool is_missing(const std::string& path) {
   std::error_code ignored;
   return fs::status(path, ignored).type() == fs::file_type::not_found;
@@ -56,8 +56,8 @@ bool same_bytes(const Tensor& a, const Tensor& b) {
   return a.dtype == b.dtype && a.shape == b.shape && std::memcmp(a.data, b.data, static_cast<size_t>(a.bytes())) == 0;
 }
 
-// Some tune the head of a model whose config.json goes on calling it the embedding. The file is right then, as in
-// transformers: what it holds twice and differently is two matrices.
+// Some people tune the head of a model whose config.json still says that it is the embedding. The file is right then,
+// as in transformers: two different tensors are two matrices.
 void untie_other_head(ModelSource& source) {
   const TensorFiles& files = *source.tensors;
   const std::string embedding = stored_name(files, weight_name({-1, Role::embedding})),

@@ -1,5 +1,6 @@
-// A model as it lies on disk, whoever made it, brought to one form: the text files of a Hugging Face folder, tensors by
-// Hugging Face's names, and linears in our formats where somebody else's codes had to be read.
+// This file opens a model on disk, whatever program wrote it, and brings it to one form: the text files of a Hugging
+// Face folder, tensors by Hugging Face's names, and linears in our formats where another program's codes had to be
+// read.
 //
 //   what PATH is                                   what becomes of it
 //   a Hugging Face folder, or one of ours          as it is
@@ -21,26 +22,26 @@
 
 namespace fidelio {
 
-// A linear that is read by code of its own. `read` gives it in this format, without bias.
+// This is a linear that special code reads. `read` returns it in this format, without bias.
 struct ForeignLinear {
   FormatSpec format;
   std::function<LinearWeight()> read;
 };
 
 struct ModelSource {
-  TextFiles texts;  // its name is the path
+  TextFiles texts;  // Its name is the path.
   std::shared_ptr<const TensorFiles> tensors;
-  std::map<LinearId, ForeignLinear> linears;  // empty where the tensors are what weight_names.h says
-  std::string quantised_by;                   // "GGUF", "gptq", ...; "" if nobody but us did
-  std::vector<std::string> notes;             // a line for each kind of code that no format of ours holds
+  std::map<LinearId, ForeignLinear> linears;  // It is empty where the tensors are named as weight_names.h says.
+  std::string quantised_by;                   // It is "GGUF", "gptq", ..., or "" if only fidelio quantised it.
+  std::vector<std::string> notes;             // There is a line for each kind of code that no format of ours holds.
 };
 
 ModelSource open_model_source(const std::string& path);
 
-// Under which name the files hold a tensor of the text model: its own ("model.norm.weight"), or what becomes of that within
-// a model that sees images too (Mistral 3, Gemma 3).
+// Returns the name under which the files hold a tensor of the text model: its own ("model.norm.weight"), or the one
+// that it has inside a model that sees images (Mistral 3, Gemma 3).
 std::string stored_name(const TensorFiles& files, const std::string& name);
-// The text files alone: what a tokenizer needs.
+// Opens the text files alone, which is enough for a tokenizer.
 TextFiles open_text_files(const std::string& path);
 
 }  // namespace fidelio

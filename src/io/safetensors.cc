@@ -19,9 +19,9 @@ namespace {
 using Json = nlohmann::json;
 static_assert(std::endian::native == std::endian::little, "safetensors data is mapped as it lies in the file");
 
-constexpr uint64_t kMaxHeader = 100'000'000;  // the reference implementation's own limit
+constexpr uint64_t kMaxHeader = 100'000'000;  // This is the limit of the reference implementation.
 
-constexpr int kHeaderNesting = 4;  // what the format needs
+constexpr int kHeaderNesting = 4;  // The format needs no more.
 
 const Json& member(const Json& object, const char* key, const std::string& where) {
   const auto it = object.find(key);
@@ -39,10 +39,10 @@ struct Entry {
   std::string name;
   DType dtype;
   Shape shape;
-  int64_t begin, end;  // offsets into the data
+  int64_t begin, end;  // They are offsets into the data.
 };
 
-// Bytes of a tensor; throws if they, or the product of the dimensions other than zero, leave int64.
+// Returns the bytes of a tensor. Throws Error if they, or the product of the dimensions other than zero, exceed int64.
 int64_t checked_bytes(DType dtype, const Shape& shape, const std::string& where) {
   int64_t product = size_of(dtype);
   bool empty = false, overflow = false;
@@ -83,7 +83,7 @@ Entry parse_entry(const std::string& name, const Json& value, const std::string&
   return entry;
 }
 
-// Offsets must tile [0, data_bytes).
+// The offsets must tile [0, data_bytes).
 void check_tiling(std::vector<Entry>& entries, int64_t data_bytes, const std::string& file) {
   std::sort(entries.begin(), entries.end(), [](const Entry& a, const Entry& b) {
     return std::tie(a.begin, a.end, a.name) < std::tie(b.begin, b.end, b.name);
@@ -140,7 +140,7 @@ Header parse_header(const MappedFile& mapped) {
   return header;
 }
 
-// tensor -> file, both as the index names them.
+// Returns a map from tensor to file, both as the index names them.
 std::map<std::string, std::string> read_index(const std::string& path) {
   const Json json = parse_unique_json(read_text_file(path), path + ": the index", kHeaderNesting);
   const Json& map = member(json, "weight_map", path);
@@ -150,7 +150,7 @@ std::map<std::string, std::string> read_index(const std::string& path) {
     check(file.is_string(), "{}: \"weight_map\" has a JSON {} for \"{}\", expected a file name", path, file.type_name(),
           tensor);
     const auto& name = file.get_ref<const std::string&>();
-    // A plain name: a downloaded index must not make us read files elsewhere.
+    // The file must have a plain name, as a downloaded index must not make the program read files elsewhere.
     check(!name.empty() && name != "." && name != ".." &&
               name.find_first_of(std::string_view("/\\\0", 3)) == std::string::npos,
           "{}: \"{}\" is in {}, expected the name of a file in the same folder", path, tensor, foreign(file.dump()));
@@ -162,7 +162,7 @@ std::map<std::string, std::string> read_index(const std::string& path) {
 std::vector<std::string> glob_safetensors(const std::string& folder) {
   std::vector<std::string> paths;
   for (const auto& item : std::filesystem::directory_iterator(folder)) {
-    // Beside a model, or in its place, may lie an adapter of it and a copy under the names of Mistral's own code.
+    // An adapter, or a copy under the names of Mistral's own code, may stand beside a model or in its place.
     const std::string name = item.path().filename().string();
     const bool other = name.starts_with("adapter_model") || name.starts_with("consolidated");
     if (item.path().extension() == ".safetensors" && !other) paths.push_back(item.path().string());
@@ -221,8 +221,8 @@ Safetensors Safetensors::open(const std::string& path) {
       return Safetensors(std::move(contents));
     }
     const std::string index = path + "/model.safetensors.index.json", single = path + "/model.safetensors";
-    // Where a model in one file was written over one in shards, the index is of the old one; transformers looks for the
-    // one file first too.
+    // If a model in one file was written over one in shards, the index belongs to the old one. transformers looks
+    // for the one file first, too.
     if (std::filesystem::exists(single)) {
       contents->add(single);
     } else if (std::filesystem::exists(index)) {

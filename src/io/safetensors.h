@@ -1,4 +1,4 @@
-// safetensors files: reading (one file, or all shards of a folder, memory-mapped) and writing.
+// This file reads safetensors files (one file, or all shards of a folder, memory-mapped) and writes them.
 //
 //   +--------+------------------------------------------+---------------------------------------+
 //   | u64 LE | header: N bytes of JSON, starts with '{', | tensor bytes, row-major, little-endian |
@@ -24,20 +24,20 @@
 
 namespace fidelio {
 
-// One file, or all shards of a folder: the files its index names, else model.safetensors, else every *.safetensors.
-// Copies share the mappings.
+// This is one file, or all shards of a folder: the files that its index names, else model.safetensors, else every
+// *.safetensors. Copies share the mappings.
 class Safetensors : public TensorFiles {
  public:
-  static Safetensors open(const std::string& path);  // a folder or one file
+  static Safetensors open(const std::string& path);  // The path is a folder or one file.
 
   bool contains(std::string_view name) const override;
-  // A view into the mapping, which it keeps alive; do not write to it. The format does not align tensors: one that is
-  // not aligned to its element size (an odd header, or a byte tensor of odd length before it) comes as a copy in
-  // memory.
+  // Returns a view into the mapping, which it keeps alive and which must not be written to. The format does not align
+  // tensors: one that is not aligned to its element size (an odd header, or a byte tensor of odd length before it) is
+  // returned as a copy in memory.
   OwnedTensor get(std::string_view name) const override;
   OwnedTensor get(std::string_view name, DType dtype, const Shape& shape) const override;
   std::vector<std::string> names() const override;
-  // __metadata__ of all files; of a key that several shards have, the value in the first by file name.
+  // Returns the __metadata__ of all files. If several shards have a key, the value is that of the first file by name.
   const std::map<std::string, std::string>& metadata() const override;
   std::vector<std::string> files() const override;
   int64_t file_bytes() const override;
@@ -56,22 +56,23 @@ struct TensorToWrite {
   std::string name;
   DType dtype = DType::f32;
   Shape shape;
-  // Hands over the tensor's bytes, in pieces of any size. The writer calls it once, when its turn in the file has come,
-  // so that a checkpoint larger than memory can be made tensor by tensor.
+  // This function passes the tensor's bytes to the sink, in pieces of any size. The writer calls it once, when the
+  // tensor's turn in the file has come, so a checkpoint larger than memory can be made tensor by tensor.
   std::function<void(const ByteSink&)> produce;
 };
-TensorToWrite to_write(std::string name, OwnedTensor tensor);  // one that is there already
+TensorToWrite to_write(std::string name, OwnedTensor tensor);  // It writes a tensor that exists already.
 
 // Writes one file atomically (core/file.h). Tensors stand in the given order, the header is padded with spaces to a
-// multiple of 8 bytes and `metadata` is completed by "format": "pt": equal arguments give equal bytes. Put tensors
-// whose size is no multiple of 8 bytes last: those after them are read as copies. Throws for a name given twice or more
-// or fewer bytes produced than the shape needs; nothing is left behind then.
+// multiple of 8 bytes, and "format": "pt" is added to `metadata`, so equal arguments give equal bytes. Tensors whose
+// size is no multiple of 8 bytes should come last, as those after them are read as copies. Throws Error for a name
+// given twice, or if more or fewer bytes are produced than the shape needs; then nothing is left behind.
 void write_safetensors(const std::string& path, const std::vector<TensorToWrite>& tensors,
                        const std::map<std::string, std::string>& metadata = {});
 
 // Writes model.safetensors into `folder` or, if there are more than `max_shard_bytes` of tensors, shards
-// model-00001-of-0000N.safetensors (a tensor is never split) and the index, whose arrival makes them a checkpoint.
-// Refuses a folder that holds safetensors files already: a stale shard or index would be read with the new ones.
+// model-00001-of-0000N.safetensors (a tensor is never split) and then the index, which makes them a checkpoint. Throws
+// Error for a folder that holds safetensors files already, because a stale shard or index would be read with the new
+// ones.
 void write_sharded_safetensors(const std::string& folder, const std::vector<TensorToWrite>& tensors,
                                int64_t max_shard_bytes, const std::map<std::string, std::string>& metadata = {});
 

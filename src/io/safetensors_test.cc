@@ -18,7 +18,7 @@ class SafetensorsTest : public testing::Test {
  protected:
   std::string path(const std::string& name) const { return folder_ + "/" + name; }
   std::string put(const std::string& name, const std::string& bytes) const {
-    std::filesystem::remove(path(name));  // truncating a file instead makes some file systems flush it: slow
+    std::filesystem::remove(path(name));  // Truncating a file instead makes some file systems flush it, which is slow.
     std::ofstream(path(name), std::ios::binary) << bytes;
     return path(name);
   }
@@ -26,7 +26,7 @@ class SafetensorsTest : public testing::Test {
     const uint64_t n = header.size();
     return std::string(reinterpret_cast<const char*>(&n), 8) + header + data;
   }
-  // A file of this header and `data_bytes` bytes of data.
+  // Writes a file with this header and `data_bytes` bytes of data.
   std::string file(const std::string& header, size_t data_bytes) const {
     return put("model.safetensors", with_length(header, std::string(data_bytes, 'x')));
   }
@@ -116,7 +116,7 @@ TEST_F(SafetensorsTest, RefusesBrokenEntries) {
         << dim;
   refused(file(one(R"("dtype":"U8","shape":[-1],"data_offsets":[0,1])"), 1), "holds -1, expected integers from 0");
   refused(file(one(R"("dtype":"U8","shape":[1,1,1,1,1],"data_offsets":[0,1])"), 1), "tensor \"a\": 5 dimensions");
-  // 2^32 * 2^32 = 0 mod 2^64: must not pass for an empty tensor, nor may a zero hide the overflow.
+  // 2^32 * 2^32 = 0 mod 2^64 must not pass for an empty tensor, nor may a zero hide the overflow.
   refused(file(one(R"("dtype":"U8","shape":[4294967296,4294967296],"data_offsets":[0,0])"), 0), "more than 2^63");
   refused(file(one(R"("dtype":"U8","shape":[4294967296,4294967296,0],"data_offsets":[0,0])"), 0), "more than 2^63");
   refused(file(one(R"("dtype":"F64","shape":[2305843009213693952],"data_offsets":[0,0])"), 0), "more than 2^63");
@@ -134,7 +134,7 @@ TEST_F(SafetensorsTest, RefusesOffsetsThatDoNotTileTheData) {
   EXPECT_EQ(message(file(two(0, 4, 4, 8), 8)), "accepted");
   EXPECT_EQ(message(file(two(4, 8, 0, 4), 8)), "accepted");
   refused(file(two(0, 4, 3, 8), 8), "tensor \"b\" at 3 overlaps \"a\", which ends at 4");
-  refused(file(two(0, 4, 2, 2), 4), "overlaps");  // an empty tensor inside another
+  refused(file(two(0, 4, 2, 2), 4), "overlaps");  // This is an empty tensor inside another.
   refused(file(two(0, 4, 5, 8), 8), "gap of 1 bytes before tensor \"b\"");
   refused(file(two(1, 4, 4, 8), 8), "gap of 1 bytes before tensor \"a\"");
   refused(file(two(0, 4, 4, 8), 7), "truncated");
@@ -223,11 +223,12 @@ TEST_F(SafetensorsTest, ShardsAndTheirIndex) {
   EXPECT_THAT(read_text_file(path("model.safetensors.index.json")), HasSubstr("\"total_size\": 32"));
   EXPECT_THAT([&] { write_sharded_safetensors(folder_, tensors, 12); },
               testing::ThrowsMessage<Error>(HasSubstr("already")));
-  write_safetensors(path("model.safetensors"), {floats("new", {9})});  // over the shards, whose index is left behind
+  // One file is written over the shards, whose index is left behind.
+  write_safetensors(path("model.safetensors"), {floats("new", {9})});
   EXPECT_EQ(Safetensors::open(folder_).names(), std::vector<std::string>{"new"});
   std::filesystem::remove(path("model.safetensors"));
   std::filesystem::remove(path("model.safetensors.index.json"));
-  EXPECT_EQ(Safetensors::open(folder_).names().size(), 4u);  // without an index: all files
+  EXPECT_EQ(Safetensors::open(folder_).names().size(), 4u);  // Without an index all files are read.
   std::filesystem::create_directories(path("one"));
   write_sharded_safetensors(path("one"), tensors, 1000);
   EXPECT_EQ(Safetensors::open(path("one")).files(), (std::vector<std::string>{path("one/model.safetensors")}));
@@ -256,7 +257,7 @@ TEST_F(SafetensorsTest, RefusesBrokenFolders) {
   refused(index(R"({"weight_map":{"a":"s1.safetensors","b":"s2.safetensors"}})"), "\"a\" is both in");
 }
 
-// Random edits of a valid file: either refused with an Error, or every tensor lies inside the file.
+// A valid file is edited at random. It is either refused with an Error, or every tensor lies inside the file.
 TEST_F(SafetensorsTest, MutatedFilesAreRefusedOrSafe) {
   write_safetensors(path("seed.safetensors"),
                     {floats("w", {1, 2, 3}), floats("x", {4}), to_write("e", OwnedTensor::allocate(DType::u8, {0}))});
@@ -304,19 +305,20 @@ TEST_F(SafetensorsTest, MutatedFilesAreRefusedOrSafe) {
       ++refused;
     }
   }
-  EXPECT_GT(refused, 1000);  // the edits reach both outcomes
+  EXPECT_GT(refused, 1000);  // The edits reach both outcomes.
   EXPECT_GT(accepted, 20);
 }
 
 TEST(SafetensorsFiles, BundledModels) {
   const auto large = Safetensors::open(FIDELIO_SOURCE_DIR "/models/quill-26m");
   EXPECT_EQ(large.files().size(), 4u);
-  EXPECT_EQ(large.names().size(), 8u * 11 + 2);  // Qwen3: 11 tensors a layer, embedding, final norm; head tied
+  // Qwen3 has 11 tensors a layer, the embedding and the final norm; its head is tied.
+  EXPECT_EQ(large.names().size(), 8u * 11 + 2);
   EXPECT_EQ(large.get("model.embed_tokens.weight", DType::bf16, {8192, 512}).view.bytes(), 8192 * 512 * 2);
   EXPECT_EQ(large.get("model.layers.7.self_attn.q_norm.weight").view.shape, Shape{64});
   int64_t bytes = 0;
   for (const auto& name : large.names()) bytes += large.get(name).view.bytes();
-  EXPECT_EQ(bytes, 52448256);  // total_size of its index
+  EXPECT_EQ(bytes, 52448256);  // This is the total_size of its index.
   EXPECT_GT(large.file_bytes(), bytes);
   const auto small = Safetensors::open(FIDELIO_SOURCE_DIR "/models/quill-1m/model.safetensors");
   EXPECT_EQ(small.names().size(), 4u * 9 + 3);

@@ -7,7 +7,7 @@
 namespace fidelio {
 namespace {
 
-// Tensors are ours: a wrong one is a bug of the caller, but the product may still be too large for the format.
+// Tensors are our own, so a wrong one is a bug of the caller, but the product may still be too large for the format.
 int64_t bytes_of(const TensorToWrite& tensor) {
   int64_t bytes = size_of(tensor.dtype);
   for (int i = 0; i < tensor.shape.rank; ++i)
@@ -24,7 +24,7 @@ std::string quoted(const std::string& text) {
   }
 }
 
-// Assembled by hand: nlohmann's objects sort their keys, but readers expect the order of the data.
+// The header is assembled by hand, because nlohmann's objects sort their keys and readers expect the order of the data.
 std::string header_of(std::span<const TensorToWrite> tensors, std::map<std::string, std::string> metadata) {
   const std::string& format = metadata.try_emplace("format", "pt").first->second;
   check(format == "pt", "safetensors metadata \"format\" must be \"pt\", got \"{}\"", format);
@@ -68,7 +68,7 @@ void write_to(AtomicFile& file, std::span<const TensorToWrite> tensors,
   }
 }
 
-// Ends (exclusive) of the shards: each takes tensors in order while they fit, at least one.
+// Returns the (exclusive) ends of the shards. Each takes tensors in order while they fit, and at least one.
 std::vector<size_t> shard_ends(const std::vector<TensorToWrite>& tensors, int64_t max_shard_bytes) {
   std::vector<size_t> ends;
   int64_t filled = 0;

@@ -1,6 +1,6 @@
 #include "ranks/ranks.h"
 
-// The C++ bindings of MPI were removed from the standard; their headers only warn.
+// The C++ bindings of MPI were removed from the standard, and their headers only cause warnings.
 #define OMPI_SKIP_MPICXX 1
 #define MPICH_SKIP_MPICXX 1
 #include <fmt/format.h>
@@ -56,7 +56,7 @@ class MpiRanks final : public Ranks {
   }
 
   void exchange(const std::vector<Message>& send, const std::vector<Message>& receive) const override {
-    constexpr int64_t kPiece = int64_t{1} << 30;  // MPI counts in int
+    constexpr int64_t kPiece = int64_t{1} << 30;  // MPI counts in int, so longer messages are sent in pieces.
     std::vector<MPI_Request> waiting;
     const auto each_piece = [&](const std::vector<Message>& messages, const auto& start) {
       for (const Message& m : messages)

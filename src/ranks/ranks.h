@@ -1,6 +1,6 @@
-// Processes that share one job, as mpirun starts them. Every rank runs the same program over the same files; what can
-// be dealt out is dealt by number, and results are gathered so that every rank goes on with the same values. A program
-// that nobody launched is one rank and never touches MPI.
+// This file gives access to the processes (ranks) that share one job, as mpirun starts them. Every rank runs the same
+// program over the same files. Work is divided by rank number, and results are gathered so that every rank continues
+// with the same values. A program that no launcher started is one rank and never uses MPI.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -9,7 +9,7 @@
 
 namespace fidelio {
 
-// Bytes that go to another rank, or come from it.
+// These are bytes sent to another rank, or received from it.
 struct Message {
   int peer = 0;
   void* data = nullptr;
@@ -21,24 +21,23 @@ class Ranks {
   virtual ~Ranks() = default;
   virtual int rank() const { return 0; }
   virtual int size() const { return 1; }
-  virtual int on_this_host() const { return 1; }       // of `size`, sharing this machine's memory
-  virtual int rank_on_this_host() const { return 0; }  // among those
-  // Every rank gives its part and receives all parts, by rank. All ranks must call it. It is the barrier, too.
+  virtual int on_this_host() const { return 1; }       // This many of the `size` ranks share this machine's memory.
+  virtual int rank_on_this_host() const { return 0; }  // This is the number of this rank among those.
+  // Every rank gives its part and receives all parts, ordered by rank. All ranks must call it. It is also the barrier.
   virtual std::vector<std::vector<double>> gather(const std::vector<double>& mine) const { return {mine}; }
-  // Sends and receives all of these at once, in the host's memory; returns when all are done. What one rank sends to
-  // another that one must receive, message by message, of the same sizes.
+  // Sends and receives all of these messages at once, in host memory, and returns when all are done. For every message
+  // that a rank sends, the other rank must receive one of the same size, in the same order.
   virtual void exchange(const std::vector<Message>& send, const std::vector<Message>& receive) const {
     (void)send, (void)receive;
   }
-  // Ends all ranks after an error in this one: the others wait for what will never come. Returns only if there are
-  // none.
+  // Ends all ranks after an error in this one, as the others would wait for ever. Returns only if there are none.
   virtual void give_up(const std::string& why) const { (void)why; }
   bool first() const { return rank() == 0; }
 };
 
-// The ranks of the launcher that started this process, known by the environment it sets (Open MPI's
-// OMPI_COMM_WORLD_SIZE, PMI_SIZE of MPICH and Slurm); one rank if there is none. To be called once in a process: MPI
-// cannot begin a second time.
+// Returns the ranks of the launcher that started this process, or one rank if there is none. The launcher is recognised
+// by its environment variables (Open MPI's OMPI_COMM_WORLD_SIZE, PMI_SIZE of MPICH and Slurm). It may be called once in
+// a process, as MPI cannot begin a second time.
 std::unique_ptr<Ranks> launched_ranks();
 
 }  // namespace fidelio

@@ -1,4 +1,5 @@
-// Ranks that are threads of one process: for tests of what ranks share, where nothing launches processes.
+// This file simulates ranks by threads of one process, for tests of code that ranks share, where no launcher starts
+// processes.
 #pragma once
 #include <barrier>
 #include <cstring>
@@ -16,7 +17,7 @@ class ThreadRanks {
   explicit ThreadRanks(int size)
       : size_(size), barrier_(size), gathered_(static_cast<size_t>(size)), sent_(gathered_.size()) {}
 
-  // f in a thread for every rank. An exception ends the program: the other ranks would wait.
+  // Runs f in a thread for every rank. An exception ends the program, as the other ranks would wait.
   void run(const std::function<void(const Ranks&)>& f) {
     std::vector<std::jthread> threads;
     for (int rank = 0; rank < size_; ++rank) threads.emplace_back([this, rank, &f]() noexcept { f(One(*this, rank)); });
@@ -41,7 +42,7 @@ class ThreadRanks {
     void exchange(const std::vector<Message>& send, const std::vector<Message>& receive) const override {
       all_.sent_[static_cast<size_t>(rank_)] = send;
       all_.barrier_.arrive_and_wait();
-      std::vector<size_t> read(all_.sent_.size());  // of each rank's messages, how many were looked at
+      std::vector<size_t> read(all_.sent_.size());  // It counts, for each rank, how many of its messages were searched.
       for (const Message& m : receive) {
         const std::vector<Message>& sent = all_.sent_[static_cast<size_t>(m.peer)];
         size_t& at = read[static_cast<size_t>(m.peer)];

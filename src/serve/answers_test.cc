@@ -1,5 +1,5 @@
-// What is told of an answer, and the forms it can be asked in: logprobs, messages, calls, constraints; and the law that
-// an answer is the same whatever else is served, however it is computed.
+// These tests are about the content of answers and the forms that requests can ask for: logprobs, messages, calls,
+// constraints. They also check the law that an answer is the same whatever else is served, however it is computed.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -18,7 +18,7 @@ using ::testing::HasSubstr;
 TEST(Answers, ScorePromptsAsTheyScoreWhatTheyGenerate) {
   Serving serving;
   const Json generated = serving.complete(with(kGreedy, {{"logprobs", 3}})).json()["choices"][0];
-  // The answer as part of a prompt has the scores it was generated with.
+  // The answer has the scores that it was generated with also as a part of a prompt.
   const auto prompt = tokenizer().encode("The package contains");
   auto ids = prompt;
   const std::vector<std::string> spelled = bytes_of_tokens(tokenizer());
@@ -26,7 +26,7 @@ TEST(Answers, ScorePromptsAsTheyScoreWhatTheyGenerate) {
     for (const Json& choice : event["choices"])
       if (!choice["logprobs"].is_null())
         for (const Json& token : choice["logprobs"]["tokens"]) {
-          // Tokens of single bytes come first and are spelled like ordinary ones, which answers are made of.
+          // Tokens of single bytes come first and are spelt like ordinary ones, of which answers consist.
           const auto found = std::find(spelled.rbegin(), spelled.rend(), token.get<std::string>());
           ASSERT_NE(found, spelled.rend()) << token;
           ids.push_back(static_cast<int32_t>(spelled.rend() - found) - 1);
@@ -39,7 +39,8 @@ TEST(Answers, ScorePromptsAsTheyScoreWhatTheyGenerate) {
     ASSERT_EQ(scored["tokens"].size(), ids.size() + static_cast<size_t>(most)) << answer;
     EXPECT_TRUE(scored["token_logprobs"][0].is_null());
     EXPECT_TRUE(scored["top_logprobs"][0].is_null());
-    // In the text, of which what the tokenizer puts before it is no part: that has a name and no bytes.
+    // Offsets count characters of the text. The token that the tokenizer puts before it is no part of the text: it has
+    // a name and no bytes.
     for (size_t i = 0; i < ids.size(); ++i)
       EXPECT_EQ(scored["text_offset"][i], tokenizer().decode(std::span(ids).first(i)).size()) << i;
     for (size_t i = 0; i < 24; ++i) {
@@ -47,14 +48,14 @@ TEST(Answers, ScorePromptsAsTheyScoreWhatTheyGenerate) {
       EXPECT_EQ(scored["tokens"][at], generated["logprobs"]["tokens"][i]);
       EXPECT_EQ(scored["token_logprobs"][at], generated["logprobs"]["token_logprobs"][i]);
       EXPECT_EQ(scored["top_logprobs"][at], generated["logprobs"]["top_logprobs"][i]);
-      // Greedy: no alternative is likelier.
+      // Sampling is greedy, so no alternative is likelier.
       ASSERT_GE(scored["top_logprobs"][at].size(), 3u);
       for (const Json& other : scored["top_logprobs"][at]) EXPECT_LE(other, scored["token_logprobs"][at]);
     }
   }
 }
 
-// The tokenizer here takes a space away where a text begins; an answer does not begin a text.
+// The tokenizer removes a space where a text begins, but an answer does not begin a text.
 TEST(Answers, ContinueThePromptsText) {
   Serving serving;
   const std::string prompt = "The package";
@@ -86,7 +87,7 @@ TEST(Answers, ContinueThePromptsText) {
   EXPECT_EQ(special["choices"][0]["logprobs"]["text_offset"][1], std::string("<s>").size());
 }
 
-// A message that is continued is a text like any other, whoever asks.
+// A continued message is a text like any other, on every route.
 TEST(Answers, ContinueAMessagesText) {
   Serving serving;
   const Json messages = {{{"role", "user"}, {"content", "Hello"}}, {{"role", "assistant"}, {"content", "The package"}}};
@@ -127,7 +128,7 @@ TEST(Answers, TellTheBestTokensOfAChat) {
       if (i == 0) continue;
       EXPECT_LE(token["top_logprobs"][i]["logprob"], token["top_logprobs"][i - 1]["logprob"]);
     }
-    EXPECT_LT(sum, 1 + 1e-5);  // four terms, each rounded to 2^-24, their weights exact to 2^-22
+    EXPECT_LT(sum, 1 + 1e-5);  // These are four terms, each rounded to 2^-24, with weights exact to 2^-22.
   }
   EXPECT_EQ(serving.chat(with(body, {{"logprobs", false}})).status, 400);
 }
@@ -191,7 +192,7 @@ TEST(Answers, InAnthropicsForm) {
             answer["usage"]["input_tokens"]);
 }
 
-// --- parts -----------------------------------------------------------------------------------------------------------
+// The tests below are about the parts of an answer.
 std::string spelled(const std::string& text, bool thinking, size_t piece, bool one_call = false) {
   PartsRules rules{{{thinking_marks().begin(), thinking_marks().end()}}, std::make_shared<const Tools>(), one_call};
   if (thinking) rules.thinking.opened = thinking_marks().front();
@@ -244,7 +245,7 @@ TEST(Answers, EndWithTheirFirstCallWhereOneAloneIsWanted) {
             "\"Well, <tool_call>no</tool_call> is none|");
 }
 
-// --- forms -----------------------------------------------------------------------------------------------------------
+// The tests below are about forms of answers.
 const Json kSchema = Json::parse(R"({"type": "object", "properties": {"name": {"type": "string", "maxLength": 12},
   "count": {"type": "integer", "minimum": 1, "maximum": 40}, "tags": {"type": "array", "maxItems": 3, "items": {"enum": ["a", "b"]}}},
   "required": ["name", "count", "tags"], "additionalProperties": false})");
@@ -270,7 +271,7 @@ TEST(Answers, InTheFormThatWasAskedFor) {
           serving.complete(with(body, {{"regex", "[A-C]{3}-\\d{2}"}})).json()["choices"][0]["text"];
       EXPECT_TRUE(std::regex_match(text, std::regex("[A-C]{3}-\\d{2}"))) << text;
     }
-    // As vLLM's clients ask for a form.
+    // vLLM's clients ask for a form in this way.
     const auto structured = [&](const Json& form) {
       const Json body = with(kGreedy, {{"max_tokens", 100}, {"structured_outputs", form}});
       return serving.complete(body).json()["choices"][0]["text"].get<std::string>();
@@ -280,7 +281,7 @@ TEST(Answers, InTheFormThatWasAskedFor) {
     EXPECT_TRUE(std::regex_match(structured({{"regex", "[A-C]{3}"}, {"choice", nullptr}}), std::regex("[A-C]{3}")));
     EXPECT_EQ(structured({{"json", R"({"const": 42})"}}), "42");
     EXPECT_EQ(structured({{"json", {{"const", 42}}}}), "42");
-    // Whole before its first token, whether or not one may come that says so.
+    // This answer is complete before its first token, whether or not a token may come that says so.
     for (const bool no_stop : {false, true}) {
       const Reply reply = serving.complete(with(kGreedy, {{"regex", ""}, {"ignore_eos", no_stop}}));
       ASSERT_EQ(reply.status, 200) << reply.body;
@@ -291,7 +292,7 @@ TEST(Answers, InTheFormThatWasAskedFor) {
         serving
             .chat({{"messages",
                     {{{"role", "user"}, {"content", "Hello"}},
-                     // An answer that is continued does not think first, as quill otherwise may.
+                     // A continued answer does not begin with a thought, as quill's answers otherwise may.
                      {{"role", "assistant"}, {"content", "Here is"}, {"prefix", true}}}},
                    {"temperature", 0},
                    {"tools", {{{"type", "function"}, {"function", {{"name", "find"}, {"parameters", kSchema}}}}}},
@@ -304,7 +305,7 @@ TEST(Answers, InTheFormThatWasAskedFor) {
   }
 }
 
-// --- the documentation ---------------------------------------------------------------------------------------------
+// The test below runs the examples of the documentation.
 TEST(Answers, ToTheExamplesOfTheDocumentation) {
   Serving serving;
   std::ifstream page(FIDELIO_SOURCE_DIR "/docs/serving.md");
@@ -329,9 +330,9 @@ TEST(Answers, ToTheExamplesOfTheDocumentation) {
     }
 }
 
-// --- the law -----------------------------------------------------------------------------------------------------------
-// Requests of every kind. The first ones are so long that they are still under way when the others have come, on a
-// machine of any speed: six of them together fill a small cache more than twice, so some are preempted.
+// The tests below check the law of equal answers with requests of every kind. The first requests are so long that they
+// still run when the others have arrived, on a machine of any speed. Six of them together fill a small cache more than
+// twice, so some are preempted.
 std::vector<std::pair<std::string, Json>> requests() {
   std::vector<std::pair<std::string, Json>> all;
   for (int i = 0; i < 64; ++i) {
@@ -355,7 +356,7 @@ std::vector<std::pair<std::string, Json>> requests() {
   return all;
 }
 
-// What of an answer depends on nothing but its request.
+// Removes the parts of an answer that do not depend on its request alone.
 Json lasting(Json answer) {
   answer.erase("id"), answer.erase("created");
   answer["usage"].erase("completion_tokens_details"), answer["usage"].erase("prompt_tokens_details");

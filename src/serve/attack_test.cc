@@ -1,4 +1,4 @@
-// These tests check what an attack on the server found: pages of strangers, connections that say nothing, bodies that
+// These tests repeat what an attack on the server found: pages of strangers, connections that send nothing, bodies that
 // take long to read.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -42,7 +42,7 @@ TEST(Attack, APageWhoseNameIsLedToUsIsRefused) {
     const std::string port = std::to_string(serving.port());
     EXPECT_EQ(serving.ask(post_from("localhost:" + port, "Origin: http://localhost:" + port + "\r\n")).status, 200);
     EXPECT_EQ(serving.ask(post_from("127.0.0.1:" + port, "Content-Type: application/json\r\n")).status, 200);
-    // Told in the form of whoever asks there.
+    // The error has the form of the route.
     EXPECT_EQ(serving.ask(post_from(evil, "", "/v1/messages")).json()["type"], "error");
     EXPECT_TRUE(serving.ask(post_from(evil, "", "/api/chat")).json()["error"].is_string());
   }
@@ -70,7 +70,7 @@ TEST(Attack, APageThatMayAskReadsWhatItIsRefused) {
   }
 }
 
-// A server whose handler answers at once, except at /wait, where it keeps the exchanges.
+// The handler of this server answers at once, except at /wait, where it keeps the exchanges.
 class Few {
  public:
   explicit Few(int64_t connections)
@@ -100,7 +100,7 @@ class Few {
     });
   }
   int port() const { return port_; }
-  // Connections whose request is under way.
+  // Waits until so many connections have a request in progress.
   void await(int64_t count) {
     while (waiting_ < count) std::this_thread::yield();
   }
@@ -126,7 +126,7 @@ TEST(Attack, ConnectionsThatAskNothingGiveWay) {
     client.send(get("/asks"));
     EXPECT_EQ(client.read().body, "/asks");
   }
-  EXPECT_TRUE(first.ended());  // it was silent for longest
+  EXPECT_TRUE(first.ended());  // This connection was silent for the longest time.
   idle.back()->send(get("/late"));
   EXPECT_EQ(idle.back()->read().body, "/late");
 }
@@ -140,7 +140,7 @@ TEST(Attack, HealthIsToldWhereAllPlacesAreTaken) {
     busy.back()->send(get("/wait"));
   }
   server.await(kMost);
-  for (int i = 0; i < 40; ++i) {  // more than there are places to spare: they are given back
+  for (int i = 0; i < 40; ++i) {  // These are more than the spare places, which are given back.
     Client client(server.port());
     client.send(get("/health"));
     const Reply reply = client.read();
@@ -157,7 +157,7 @@ TEST(Attack, HealthIsToldWhereAllPlacesAreTaken) {
   EXPECT_EQ(again.read().body, "/other");
 }
 
-// A long piece of work does not hold the short ones, whatever there is of it, and ends all the same.
+// Long work does not delay short work, however much short work there is, and it still completes.
 TEST(Attack, ShortBodiesDoNotWaitForLongOnes) {
   std::promise<void> release;
   const std::shared_future<void> released = release.get_future().share();
@@ -196,7 +196,7 @@ TEST(Attack, APromptFarBeyondTheContextIsRefused) {
   EXPECT_THAT(chat.body, HasSubstr(expected));
 }
 
-// A client that left while its request was read has it not computed.
+// If a client leaves while its request is read, the answer is not computed.
 TEST(Attack, WhoLeavesBeforeItsRequestIsReadIsToldToWhoeverWaits) {
   MemoryClient client{"GET / HTTP/1.1\r\n\r\n"};
   std::shared_ptr<Exchange> kept;
@@ -225,7 +225,8 @@ TEST(Attack, TheSocketIsItsOwnersAlone) {
     }
 }
 
-// tools/check_page.py looks at what a browser makes of hostile answers; here it is that there is no way to make them HTML.
+// tools/check_page.py checks what a browser makes of hostile answers. This test checks that the page has no way to turn
+// them into HTML.
 TEST(Attack, ThePageHasNoWayToMakeAnAnswerHtml) {
   Serving serving;
   const Reply page = serving.ask(get("/"));

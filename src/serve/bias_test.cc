@@ -1,4 +1,5 @@
-// This checks what a stranger may put into logit_bias: numbers that are none, ids that are none, and very many of them.
+// This test puts hostile values into logit_bias: values that are not numbers, ids that do not exist, and very many of
+// them.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -38,7 +39,7 @@ TEST(LogitBias, FloodsAndNumbersThatAreNoneAreRefused) {
       refused(std::string("{\"") + id + "\": 1}", "token ids from 0 to");
     for (const char* other : {"[]", "[1, 2]", "1", "\"a\"", "true"}) refused(other, "an object of numbers by token id");
     refused(many(kMaxBiases + 1), "at most 1024 tokens");
-    refused(many(100'000), "more work than its size warrants");  // by JSON's reader, before it is built
+    refused(many(100'000), "more work than its size warrants");  // The JSON reader refuses it before it is built.
     for (const char* well : {"null", "{}", "{\"65\": 100, \"66\": -100, \"0\": 0}"})
       EXPECT_EQ(answer(well, path).status, 200);
     EXPECT_EQ(answer(many(kMaxBiases), path).status, 200);

@@ -1,6 +1,7 @@
-// Clients that go away: random requests over a socket, of which a third end amid their request, before the first byte of
-// the answer, within it or behind it, on a server that drafts and whose cache is too small for all. Who stays is answered
-// as if he were alone, and at the end the engine has nothing to do and all of its pages.
+// These tests send random requests over a socket and drop a third of the clients: in the middle of the request, before
+// the first byte of the answer, within the answer or after it. The server drafts, and its cache is too small for all.
+// Clients that stay are answered as if they were alone, and at the end the engine has nothing to do and all of its
+// pages are free.
 #include <gtest/gtest.h>
 
 #include <list>
@@ -16,7 +17,7 @@ struct Sent {
   Json body;
 };
 
-// The request that a number stands for, so that it can be asked again alone. Some cannot be answered.
+// Returns the request that a number stands for, so it can be repeated alone. Some requests cannot be answered.
 Sent asked(uint64_t number) {
   Rng rng(31, number);
   const std::string words = "Number " + std::to_string(rng.below(40)) + std::string(rng.below(60), '.');
@@ -42,7 +43,7 @@ Sent asked(uint64_t number) {
   return {"/v1/completions", body};
 }
 
-// What of an answer depends on its request alone; of a refusal, that it is one.
+// Returns the parts of an answer that depend on its request alone; for a refusal only the status.
 Json substance(const Json& body, const Reply& reply) {
   if (reply.status != 200) return {{"status", reply.status}};
   Json all = Json::array();
@@ -78,7 +79,7 @@ class Leaving {
   struct Open {
     uint64_t number;
     std::unique_ptr<Client> client;
-    bool whole = true;  // the request was sent to its end
+    bool whole = true;  // If true, the whole request was sent.
   };
 
   void begin(uint64_t number) {
@@ -87,7 +88,8 @@ class Leaving {
     Open open{number, std::make_unique<Client>(serving_.port())};
     if (rng_.below(40) == 0) open.whole = false;
     open.client->send(open.whole ? bytes : bytes.substr(0, rng_.below(bytes.size())));
-    if (open.whole && rng_.below(15) == 0) return void(++dropped_);  // before it is admitted, perhaps before it is read
+    // The client leaves before the request is admitted, perhaps before it is read.
+    if (open.whole && rng_.below(15) == 0) return void(++dropped_);
     open_.push_back(std::move(open));
   }
 
@@ -96,7 +98,8 @@ class Leaving {
     const Sent request = asked(open.number);
     if (drops) {
       ++dropped_;
-      if (open.whole && rng_.below(3) > 0) open.client->more();  // at the first bytes, which may be all
+      // The client leaves at the first bytes, which may be the whole answer.
+      if (open.whole && rng_.below(3) > 0) open.client->more();
       std::this_thread::sleep_for(std::chrono::microseconds(rng_.below(5000)));
       return;
     }
@@ -124,7 +127,7 @@ void ask_and_leave(uint64_t requests) {
   Leaving crowd(serving);
   crowd.ask(requests);
   ASSERT_TRUE(serving.idle());
-  // What the last ones left is cancelled when the server finds their connections closed.
+  // The requests of the last clients to leave are cancelled when the server finds their connections closed.
   EngineStatus status = serving.server().status();
   for (int i = 0; i < kWaitMs / 10 && status.free_pages != status.pages; ++i) {
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
@@ -144,7 +147,7 @@ void ask_and_leave(uint64_t requests) {
 
 TEST(Dropped, ClientsLoseNothingOfTheOthersNorOfTheCache) { ask_and_leave(200); }
 
-// Ten thousand, some minutes with sanitizers:
+// This runs ten thousand requests, which takes some minutes with sanitizers:
 //   build-tsan/serve_test --gtest_also_run_disabled_tests --gtest_filter='Dropped.*InFull'
 TEST(Dropped, DISABLED_ClientsLoseNothingInFull) { ask_and_leave(10'000); }
 

@@ -145,7 +145,8 @@ void EngineThread::drain() {
     const auto found = listeners_.find(news.ticket);
     if (found == listeners_.end()) continue;
     if (auto* piece = std::get_if<Piece>(&news.what)) {
-      const auto hear = found->second.on_token;  // a copy: it may cancel, which takes the listener away
+      // This is a copy, because the call may cancel the request, which removes the listener.
+      const auto hear = found->second.on_token;
       hear(std::move(*piece));
       continue;
     }
@@ -162,7 +163,7 @@ void EngineThread::drain() {
   }
 }
 
-// What the engine holds is not to be trusted any more: everybody is told, and nobody is served.
+// The state of the engine cannot be trusted any more, so every listener is told, and no request is served.
 void EngineThread::fail(const std::string& why) {
   spdlog::error("the engine failed: {}", foreign(why));
   post_([this] {

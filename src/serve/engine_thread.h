@@ -1,11 +1,11 @@
-// serve: an Engine in a thread of its own, spoken to from the event loop.
+// This file runs an Engine in a thread of its own, which the event loop talks to.
 //
 //   event loop ── submit, cancel ──▶ orders ──▶ engine thread: add, cancel, step
 //       ▲                                              │
 //       └── listeners hear ◀── post(drain) ◀── news ◀──┘   one post for all that a step brought
 //
-// Listeners stay with the event loop: the engine's thread knows numbers alone, so a client that goes away takes its
-// listener with it at once, and what the engine still says about that number falls on no ears.
+// Listeners stay with the event loop, and the engine thread knows only their numbers. A client that leaves thus removes
+// its listener at once, and later messages about that number are ignored.
 #pragma once
 #include <atomic>
 #include <condition_variable>
@@ -27,7 +27,7 @@
 
 namespace fidelio::serve {
 
-// What requests are read with. Immutable once loaded; several threads read it.
+// This holds everything that is needed to read requests. It is immutable once loaded, and several threads read it.
 struct ServedModel {
   std::string name;
   Tokenizer tokenizer;
@@ -37,32 +37,36 @@ struct ServedModel {
   int64_t context = 0, vocabulary = 0;
   std::shared_ptr<const grammar::TokenTree> tokens{};
   std::shared_ptr<AnswerFormats> formats{};
-  bool sanitize_control_tokens = false;  // in messages, whatever a request says (text/control_tokens.h)
-  std::string fingerprint{};       // of weights and version: the same one, the same seed and request, the same bytes
-  std::string family{}, digest{};  // "llama", and the hash of the weights
+  // If true, control tokens in messages are plain text, whatever a request says (text/control_tokens.h).
+  bool sanitize_control_tokens = false;
+  // The fingerprint identifies weights and version: if it, the seed and the request are equal, the answers have the
+  // same bytes.
+  std::string fingerprint{};
+  std::string family{}, digest{};  // The family is "llama", for example, and the digest is the hash of the weights.
   int64_t parameters = 0, bytes = 0;
 };
 
 struct Loaded {
   std::shared_ptr<const ServedModel> model;
   std::unique_ptr<Runner> runner;
-  std::shared_ptr<void> draft{};  // lives as long as the engine
+  std::shared_ptr<void> draft{};  // It lives as long as the engine.
   std::unique_ptr<Engine> engine;
 };
 
-// A token as a listener hears of it.
+// This is a token as a listener receives it.
 struct Piece {
   int32_t id = 0;
   float logprob = 0;
   std::string text{};
   std::vector<TokenScore> best{};
   bool drafted = false;
-  bool scored = true;    // the first token of a prompt is not
-  bool thought = false;  // it is not of what is said
-  int64_t offset = 0;    // of its text in the completion's, in characters
+  bool scored = true;    // It is false for the first token of a prompt.
+  bool thought = false;  // If true, the token is not a part of the answer's text.
+  int64_t offset = 0;    // It is the place of the token's text in the completion's text, in characters.
 };
 struct Listener {
-  std::function<void(std::vector<ScoredToken>&&)> on_prompt{};  // where its logprobs are asked for
+  // This is called where the prompt's logprobs are requested.
+  std::function<void(std::vector<ScoredToken>&&)> on_prompt{};
   std::function<void(Piece&&)> on_token{};
   std::function<void(Generation&&)> on_finish{};
   std::function<void(const RequestError&)> on_error{};
@@ -76,19 +80,19 @@ struct EngineStatus {
 class EngineThread {
  public:
   using Post = std::function<void(std::function<void()>)>;
-  // Loads in its own thread; then, on the event loop, `loaded` hears of the model or of why there is none. At most
-  // `most` requests are under way or wait.
+  // Loads the model in its own thread. Then `loaded` is called on the event loop, with the model or with the reason why
+  // there is none. At most `most` requests are running or waiting.
   EngineThread(Post post, std::function<Loaded()> load, int64_t most,
                std::function<void(std::shared_ptr<const ServedModel>, const std::string& error)> loaded);
-  ~EngineThread();  // ends what is under way
+  ~EngineThread();  // It ends the requests in progress.
   EngineThread(const EngineThread&) = delete;
   EngineThread& operator=(const EngineThread&) = delete;
 
-  // On the event loop. Throws RequestError (503) if there are too many, or the engine has failed. Listeners are called
-  // later, never by these three.
+  // The functions below are called on the event loop. They throw RequestError (503) if there are too many requests or
+  // the engine has failed. Listeners are called later, never by these three functions.
   int64_t submit(GenerationRequest request, Listener listener);
   void cancel(int64_t ticket);
-  void end(int64_t ticket);  // as cancel, but its listener hears of the end
+  void end(int64_t ticket);  // It acts as cancel, but the listener hears of the end.
   int64_t under_way() const { return static_cast<int64_t>(listeners_.size()); }
   bool failed() const { return failed_; }
   EngineStatus status() const;
@@ -96,7 +100,7 @@ class EngineThread {
  private:
   struct Order {
     int64_t ticket;
-    std::optional<GenerationRequest> request;  // none: end it
+    std::optional<GenerationRequest> request;  // If it is empty, the request is ended.
   };
   using What = std::variant<Piece, Generation, RequestError, std::vector<ScoredToken>>;
   struct News {
@@ -114,21 +118,21 @@ class EngineThread {
 
   Post post_;
   int64_t most_;
-  // The event loop's.
+  // The event loop owns these.
   std::map<int64_t, Listener> listeners_;
   int64_t next_ticket_ = 0;
   bool failed_ = false;
-  // Shared.
+  // Both threads use these, under the mutex.
   mutable std::mutex mutex_;
   std::condition_variable wake_;
   std::vector<Order> orders_;
   std::vector<News> news_;
   EngineStatus status_;
   bool ending_ = false, posted_ = false;
-  // The engine thread's.
-  std::map<int64_t, int64_t> numbers_;  // of the engine, by ticket
+  // The engine thread owns these.
+  std::map<int64_t, int64_t> numbers_;  // It maps tickets to numbers of the engine.
   std::vector<News> fresh_;
-  std::thread thread_;  // last: it uses the others
+  std::thread thread_;  // It comes last, as it uses the others.
 };
 
 }  // namespace fidelio::serve

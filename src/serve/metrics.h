@@ -1,4 +1,4 @@
-// serve: what the server tells Prometheus, by the names that vLLM gave these numbers, so that its dashboards work.
+// This file collects the server's metrics for Prometheus, under vLLM's names, so dashboards made for vLLM work.
 #pragma once
 #include <array>
 #include <cstdint>
@@ -10,11 +10,12 @@
 
 namespace fidelio::serve {
 
-// Counts by upper bounds; the last bucket has none.
+// This counts values by upper bounds; the last bucket has no bound.
 class Histogram {
  public:
+  // The bounds are in seconds.
   static constexpr std::array<double, 16> kBounds = {.001, .0025, .005, .01, .025, .05, .1, .25,
-                                                     .5,   1,     2.5,  5,   10,   30,  60, 120};  // seconds
+                                                     .5,   1,     2.5,  5,   10,   30,  60, 120};
   void add(double seconds);
   void print(std::string& to, const std::string& name, const std::string& labels) const;
 
@@ -23,7 +24,7 @@ class Histogram {
   double sum_ = 0;
 };
 
-// On the event loop.
+// All members are called on the event loop.
 class Metrics {
  public:
   void first_token(double seconds) { first_token_.add(seconds); }

@@ -17,7 +17,7 @@ std::string page_policy(std::string_view page) {
   std::array<unsigned char, 32> hash{};
   check(::EVP_Digest(script.data(), script.size(), hash.data(), nullptr, ::EVP_sha256(), nullptr) == 1,
         "OpenSSL computes no SHA-256");
-  std::array<unsigned char, 45> base64{};  // with the zero that ends it
+  std::array<unsigned char, 45> base64{};  // It includes the terminating zero.
   ::EVP_EncodeBlock(base64.data(), hash.data(), static_cast<int>(hash.size()));
   return fmt::format(
       "default-src 'none'; script-src 'sha256-{}'; style-src 'unsafe-inline'; img-src data:; connect-src 'self'; "

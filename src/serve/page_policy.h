@@ -1,12 +1,13 @@
-// serve: what the chat page's browser is told that the page may do.
+// This file makes the policy that tells a browser what the chat page may do.
 #pragma once
 #include <string>
 #include <string_view>
 
 namespace fidelio::serve {
 
-// A Content-Security-Policy. Everything the page needs is in it: its one script, known by its hash, its style, and this
-// server. Whatever a model writes, no other script runs, no text is made HTML and nothing is fetched from elsewhere.
+// Returns a Content-Security-Policy. The page itself contains all it needs: its one script, known by its hash, and its
+// style; it connects only to this server. Whatever a model writes, no other script runs, no text becomes HTML and
+// nothing is fetched from elsewhere.
 std::string page_policy(std::string_view page);
 
 }  // namespace fidelio::serve

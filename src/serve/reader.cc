@@ -23,7 +23,7 @@ void Reader::add(size_t bytes, std::function<void()> work) {
     const std::lock_guard lock(mutex_);
     work_.emplace(std::max(bytes, kShort), std::move(work));
   }
-  wake_.notify_all();  // whoever may take it
+  wake_.notify_all();  // It wakes any thread that may take the work.
 }
 
 Reader::Queue::iterator Reader::next(bool long_ones) {

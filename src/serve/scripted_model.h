@@ -1,5 +1,5 @@
-// A tiny Llama whose greedy answer is a script, for tests: each token is followed by the script's next piece, whatever stood
-// before it. Embeddings are one-hot, attention and MLP give nothing, and the head is a permutation.
+// This file makes a tiny Llama whose greedy answer is a script, for tests: each token is followed by the script's next
+// piece, whatever precedes it. Embeddings are one-hot, attention and MLP give nothing, and the head is a permutation.
 #pragma once
 #include <filesystem>
 #include <fstream>
@@ -11,12 +11,12 @@
 namespace fidelio::serve {
 
 struct Script {
-  std::vector<std::string> pieces;         // texts, each a token, no two alike; then the answer ends
-  std::vector<std::string> specials = {};  // those of them, and others, that are special tokens
-  std::string prompt_end = {};             // what the template writes behind <|go|>, where the answer begins
+  std::vector<std::string> pieces;         // Each text is a token, and no two are alike; after them the answer ends.
+  std::vector<std::string> specials = {};  // These, among the pieces and others, are special tokens.
+  std::string prompt_end = {};             // The template writes this after <|go|>, where the answer begins.
 };
 
-// ByteLevel's spelling of a byte.
+// Returns ByteLevel's spelling of a byte.
 inline std::string spelling_of(int byte) {
   const auto shown = [](int b) { return (b > 32 && b < 127) || (b > 160 && b != 173); };
   int code = byte;
@@ -28,7 +28,7 @@ inline std::string spelling_of(int byte) {
   return {static_cast<char>(0xC0 | code >> 6), static_cast<char>(0x80 | (code & 0x3F))};
 }
 
-// Byte-level BPE without merges: bytes come first, then special tokens and pieces, each by its text in `ids`.
+// This is byte-level BPE without merges. Bytes come first, then special tokens and pieces, each by its text in `ids`.
 inline nlohmann::json scripted_tokenizer(const Script& script, std::map<std::string, int>& ids) {
   using nlohmann::json;
   json tokenizer = json::parse(R"({"version": "1.0", "added_tokens": [], "normalizer": null, "post_processor": null,
@@ -69,7 +69,7 @@ inline void write_scripted(const std::string& folder, const Script& script) {
   std::map<int, int> next;
   int before = ids["<|go|>"];
   for (const std::string& piece : script.pieces) next[before] = ids[piece], before = ids[piece];
-  // The prompt's text behind <|go|> is no part of the script: its last token leads to the first piece.
+  // The prompt's text after <|go|> is no part of the script. Its last token leads to the first piece.
   if (const std::string& end = script.prompt_end; !end.empty())
     next[ids.contains(end) ? ids[end] : static_cast<unsigned char>(end.back())] = ids[script.pieces[0]];
 
@@ -98,7 +98,8 @@ inline void write_scripted(const std::string& folder, const Script& script) {
   write_safetensors(folder + "/model.safetensors", tensors);
 }
 
-// A server of it. The template shows tools, then each message's content, arguments of calls by tojson.
+// Starts a server of the model. The template shows tools, then the content of each message, and arguments of calls by
+// tojson.
 inline std::unique_ptr<Serving> serve_script(const Script& script) {
   const std::string folder =
       ::testing::TempDir() + "scripted_" + ::testing::UnitTest::GetInstance()->current_test_info()->name();

@@ -1,4 +1,5 @@
-// The server over loopback, with quill-1m behind it: what a client sees. Every wait is bounded.
+// These tests check what a client sees of the server, over loopback and with quill-1m as the model. Every wait is
+// bounded.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -28,7 +29,7 @@ TEST(Serve, AnswersWithTheTextOfGenerate) {
   EXPECT_EQ(answer["system_fingerprint"], "fp_test");
   EXPECT_EQ(answer["usage"]["prompt_tokens"], static_cast<int>(request.prompt.size()));
   EXPECT_EQ(answer["usage"]["completion_tokens"], 24);
-  // The same prompt as ids, echoed, and streamed.
+  // The same prompt is sent as ids, echoed, and streamed.
   const Json ids = with(kGreedy, {{"prompt", request.prompt}});
   EXPECT_EQ(serving.complete(ids).json()["choices"][0]["text"], expected.text);
   EXPECT_EQ(serving.complete(with(ids, {{"echo", true}})).json()["choices"][0]["text"],
@@ -98,7 +99,7 @@ TEST(Serve, NoStopIdComesBeforeSoManyTokens) {
       EXPECT_EQ(choice["finish_reason"], "stop");
       EXPECT_EQ(choice["logprobs"]["token_logprobs"].size(), static_cast<size_t>(least) + 1);
     }
-    // Where none would come the answer is what it is without.
+    // The answer is the same as without min_tokens where no stop would come anyway.
     EXPECT_EQ(serving.complete(with(kGreedy, {{"min_tokens", 20}})).json()["choices"],
               serving.complete(kGreedy).json()["choices"]);
   }
@@ -234,7 +235,7 @@ TEST(Serve, SaysWhatOfAPromptWasInTheCache) {
   const int64_t again = cached(1);
   EXPECT_GE(again, 128);
   EXPECT_LT(again, 200);
-  EXPECT_EQ(cached(3), again);  // the prompt is counted once
+  EXPECT_EQ(cached(3), again);  // The prompt is counted once.
 }
 
 TEST(Serve, AsksForItsKey) {
@@ -261,7 +262,7 @@ TEST(Serve, FindsItsModelByANameWithASlash) {
     EXPECT_EQ(serving.ask(get(std::string("/v1/models/") + name)).status, 404) << name;
 }
 
-// Browsers keep a page from reading what another origin answers, unless the answer says that the page may.
+// Browsers keep a page from reading the answer of another origin, unless the answer allows that page.
 TEST(Serve, LetsPagesOfListedOriginsAsk) {
   const std::string page = "Origin: https://chat.example\r\n", other = "Origin: https://evil.example\r\n";
   const auto preflight = [](const std::string& headers) {
@@ -286,7 +287,8 @@ TEST(Serve, LetsPagesOfListedOriginsAsk) {
     EXPECT_THAT(allowed.head, HasSubstr("Access-Control-Allow-Origin: https://chat.example\r\nVary: Origin\r\n"));
     EXPECT_THAT(allowed.head, HasSubstr("Access-Control-Allow-Headers: authorization,content-type\r\n"));
     EXPECT_EQ(serving.ask(preflight(other)).status, 403);
-    EXPECT_THAT(serving.ask(get("/v1/models", page)).head, HasSubstr("Access-Control-Allow-Origin"));  // and 401
+    // The answer is 401, and has the header, too.
+    EXPECT_THAT(serving.ask(get("/v1/models", page)).head, HasSubstr("Access-Control-Allow-Origin"));
     EXPECT_THAT(serving.ask(get("/health", other)).head, Not(HasSubstr("Access-Control")));
     EXPECT_THAT(serving.ask(get("/health")).head, Not(HasSubstr("Access-Control")));
   }
@@ -322,7 +324,7 @@ TEST(Serve, AClientThatGoesEndsItsAnswers) {
   }
 }
 
-// Whoever has said all may close that half of the connection, as `nc -N` and socat do.
+// A client that has sent everything may close its sending half of the connection, as `nc -N` and socat do.
 TEST(Serve, AnswersAClientThatHasSaidAll) {
   Serving serving;
   const std::string last = get("/version");
@@ -344,7 +346,7 @@ TEST(Serve, AnswersAClientThatHasSaidAll) {
   }
 }
 
-// It is told of no more than an interim answer, so that nothing but its system's reset says that it has gone.
+// The client gets no more than an interim answer, so only its system's reset shows that it has left.
 TEST(Serve, AClientThatGoesAfterItHasSaidAllEndsItsAnswer) {
   Serving serving;
   const Json endless = with(kGreedy, {{"max_tokens", 480}, {"n", 64}, {"prompt", {"a", "b"}}});
@@ -365,7 +367,7 @@ TEST(Serve, AClientThatGoesAfterItHasSaidAllEndsItsAnswer) {
   }
 }
 
-// A server whose handler leaves its exchange to the test: a stream at /stream, at other paths an answer that is awaited.
+// The handler of this server leaves its exchange to the test: a stream at /stream, an awaited answer at other paths.
 class Awaited {
  public:
   explicit Awaited(std::chrono::milliseconds silence)
@@ -411,7 +413,7 @@ TEST(Serve, AStreamThatIsSilentSaysThatItIsThere) {
   other.send(get("/later"));
   stream.read_until("(here)\r\n6\r\n(here)\r\n6\r\n(here)\r\n6\r\n(here)");
   server.answer();
-  EXPECT_TRUE(other.read().head.starts_with("HTTP/1.1 200"));  // its first bytes
+  EXPECT_TRUE(other.read().head.starts_with("HTTP/1.1 200"));  // These are its first bytes.
   server.send("words");
   server.end();
   EXPECT_THAT(stream.read().body, HasSubstr("(here)words"));
@@ -433,7 +435,7 @@ TEST(Serve, AStreamThatSpeaksIsNotInterrupted) {
   server.end();
   const std::string body = stream.read().body;
   EXPECT_THAT(body, HasSubstr("words words "));
-  if (longest < silence / 2) {  // else this machine was silent, not the stream
+  if (longest < silence / 2) {  // Otherwise this machine was silent, not the stream.
     EXPECT_THAT(body, Not(HasSubstr("(here)")));
   }
 }
@@ -450,7 +452,7 @@ TEST(Serve, StopsAfterTheAnswersUnderWay) {
   const Reply reply = busy.read();
   EXPECT_TRUE(reply.body.ends_with("data: [DONE]\n\n"));
   EXPECT_EQ(reply.events().back()["choices"][0]["finish_reason"], "length");
-  serving.reset();  // run() has returned
+  serving.reset();  // run() has returned.
 }
 
 }  // namespace

@@ -20,14 +20,14 @@ namespace fidelio::serve {
 
 namespace {
 
-// Whoever asks must know the key where there is one, so that it does not matter what he calls the server.
+// If there is a key, every client must know it, so the name that it uses for the server does not matter.
 HttpLimits limits_of(const ServerOptions& options) {
   HttpLimits limits = options.http;
   limits.access.names = options.api_key.empty();
   return limits;
 }
 
-// Other servers have routes that a server of one model that writes text has not; `instead` says what to do.
+// Other servers have routes that a server of one text model lacks; `instead` says what to do.
 struct Elsewhere {
   std::string_view path, instead;
 };
@@ -142,7 +142,7 @@ void Server::dispatch(HttpRequest&& request, const std::shared_ptr<Exchange>& ex
     check_key(request);
     return model_by_name(request, exchange);
   }
-  // What clients ask and delete of answers that OpenAI stores.
+  // Clients ask for, and delete, answers that OpenAI stores.
   if (request.path.starts_with("/v1/responses/")) {
     check_key(request);
     throw RequestError(
@@ -156,7 +156,7 @@ void Server::dispatch(HttpRequest&& request, const std::shared_ptr<Exchange>& ex
   exchange->respond(std::move(response));
 }
 
-// Compared in time that does not depend on how much of the key is right.
+// The time of the comparison does not depend on how much of the key is right.
 void Server::check_key(const HttpRequest& request) const {
   const std::string& key = options_.api_key;
   if (key.empty()) return;
@@ -166,7 +166,7 @@ void Server::check_key(const HttpRequest& request) const {
   constexpr std::string_view scheme = "bearer ";
   const std::string_view given = request.authorization;
   const bool bears = lower_case(given.substr(0, scheme.size())) == scheme;
-  // Anthropic's client sends both where both are in its environment.
+  // Anthropic's client sends both if both are in its environment.
   if ((bears && same(given.substr(scheme.size()))) || same(request.api_key)) return;
   throw RequestError(401, "the key is missing or wrong: send \"Authorization: Bearer KEY\" or \"X-Api-Key: KEY\"", "",
                      "invalid_api_key");
@@ -232,7 +232,7 @@ void Server::metrics(HttpRequest&&, const std::shared_ptr<Exchange>& exchange) {
   exchange->respond({200, metrics_.text(engine_->status(), model_->name), "text/plain; version=0.0.4; charset=utf-8"});
 }
 
-// {"prompt": text} or {"messages": [...]} to {"tokens", "count", "max_model_len"}, as vLLM has it.
+// Answers {"prompt": text} or {"messages": [...]} with {"tokens", "count", "max_model_len"}, as vLLM does.
 void Server::tokenize(HttpRequest&& request, const std::shared_ptr<Exchange>& exchange) {
   read(std::move(request), exchange, [this, exchange, model = model_](const std::string& body) {
     const Json object = parse_ordered_json(body, "the body");
@@ -249,7 +249,7 @@ void Server::tokenize(HttpRequest&& request, const std::shared_ptr<Exchange>& ex
   });
 }
 
-// {"tokens": [ids]} to {"prompt": text}.
+// Answers {"tokens": [ids]} with {"prompt": text}.
 void Server::detokenize(HttpRequest&& request, const std::shared_ptr<Exchange>& exchange) {
   read(std::move(request), exchange, [this, exchange, model = model_](const std::string& body) {
     const Json object = parse_ordered_json(body, "the body");
@@ -267,7 +267,7 @@ void Server::detokenize(HttpRequest&& request, const std::shared_ptr<Exchange>& 
   });
 }
 
-// What a client needs to count tokens as the server does, as vLLM has it.
+// Returns what a client needs to count tokens as the server does, in vLLM's form.
 void Server::tokenizer_info(HttpRequest&&, const std::shared_ptr<Exchange>& exchange) {
   check_ready();
   const Tokenizer& tokenizer = model_->tokenizer;

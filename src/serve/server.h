@@ -1,4 +1,4 @@
-// serve: the server: routes, and the threads it consists of.
+// This file defines the server, with its routes and its threads.
 //
 //   event loop   HTTP, one Answering for each call
 //   readers      bodies to requests: JSON, chat template, tokenizer, so that a long prompt delays nobody's tokens
@@ -19,21 +19,21 @@ namespace fidelio::serve {
 
 struct ServerOptions {
   HttpLimits http{};
-  int64_t max_requests = 256;        // under way or waiting for the engine
-  std::string api_key{};             // "" = everybody is served
-  std::vector<std::string> names{};  // further ones that requests may call the model by
+  int64_t max_requests = 256;        // It counts the requests that are running or waiting for the engine.
+  std::string api_key{};             // If it is "", every client is served.
+  std::vector<std::string> names{};  // These are further names by which requests may call the model.
 };
 
 class Server {
  public:
-  // `load` runs in the engine's thread once run() has begun; until it has ended /health says 503. If it throws, run()
-  // ends and throws its message.
+  // `load` runs in the engine's thread once run() has begun; until it has finished, /health answers 503. If it throws,
+  // run() ends and throws its message.
   Server(ServerOptions options, std::function<Loaded()> load);
   ~Server();
 
-  HttpServer& http() { return http_; }  // to listen, and to stop
+  HttpServer& http() { return http_; }  // It is used to listen and to stop.
   void run();
-  // On the event loop, after the model is loaded. `loaded` in tests and in logs.
+  // The callback runs on the event loop after the model is loaded.
   void on_ready(std::function<void(const ServedModel&)> callback) { ready_ = std::move(callback); }
   EngineStatus status() const { return engine_->status(); }
 
@@ -41,7 +41,7 @@ class Server {
   using Answer = void (Server::*)(HttpRequest&&, const std::shared_ptr<Exchange>&);
   struct RouteTo {
     const char *method, *path;
-    bool open;  // without the key
+    bool open;  // If true, the route needs no key.
     Answer answer;
   };
   static const std::vector<RouteTo>& routes();
@@ -71,7 +71,8 @@ class Server {
   void count_tokens(HttpRequest&& request, const std::shared_ptr<Exchange>& exchange);
   void tokenizer_info(HttpRequest&& request, const std::shared_ptr<Exchange>& exchange);
   void call(Route route, HttpRequest&& request, const std::shared_ptr<Exchange>& exchange);
-  // Gives the request's body to a reader for this work, whose exception becomes the answer in the form of the path.
+  // Passes the request's body to a reader thread for this work. An exception becomes the answer, in the form of the
+  // path.
   void read(HttpRequest&& request, const std::shared_ptr<Exchange>& exchange,
             std::function<void(const std::string&)> work);
 
@@ -85,7 +86,7 @@ class Server {
   Metrics metrics_;
   HttpServer http_;
   Reader reader_;
-  std::unique_ptr<EngineThread> engine_;  // first to go: it posts to the loop
+  std::unique_ptr<EngineThread> engine_;  // It is destroyed first, as it posts to the loop.
 };
 
 }  // namespace fidelio::serve

@@ -1,4 +1,4 @@
-// A client of sockets for tests. Every wait is bounded.
+// This file has a client on sockets for tests. Every wait is bounded.
 #pragma once
 #include <arpa/inet.h>
 #include <netinet/in.h>
@@ -20,7 +20,7 @@ struct Reply {
   int status = 0;
   std::string head, body;
   Json json() const { return Json::parse(body); }
-  std::vector<Json> events() const {  // of a stream, without [DONE]
+  std::vector<Json> events() const {  // It returns the events of a stream, without [DONE].
     std::vector<Json> all;
     for (size_t at = body.find("data: "); at != std::string::npos; at = body.find("data: ", at + 1)) {
       const std::string line = body.substr(at + 6, body.find('\n', at) - at - 6);
@@ -54,7 +54,7 @@ class Client {
       at += static_cast<size_t>(n);
     }
   }
-  // False at the end of the connection.
+  // Returns false at the end of the connection.
   bool more() {
     pollfd descriptor{fd_, POLLIN, 0};
     check(::poll(&descriptor, 1, kWaitMs) == 1, "no answer within a minute; so far: {}", got_);
@@ -92,7 +92,7 @@ class Client {
     }
     return reply;
   }
-  bool ended() {  // what comes is nothing more
+  bool ended() {  // It is true if nothing more arrives.
     while (more()) {
     }
     return got_.empty();

@@ -1,4 +1,4 @@
-// A server with quill-1m behind it, for tests.
+// This file runs a server with quill-1m for tests.
 #pragma once
 #include <thread>
 
@@ -32,7 +32,7 @@ inline std::unique_ptr<Runner> make_runner(int64_t cache_tokens = 8192) {
 
 struct Made {
   int64_t cache_tokens = 8192;
-  bool speculates = false;  // drafts by 8-bit activations of the same weights, and by lookup
+  bool speculates = false;  // If true, it drafts by 8-bit activations of the same weights, and by lookup.
 };
 inline Loaded load(const Made& made = {}) {
   auto model = std::make_shared<ServedModel>(ServedModel{"quill", tokenizer(), ChatTemplate(kTemplate), {2}, {}});
@@ -58,7 +58,7 @@ inline Loaded load(const Made& made = {}) {
   return loaded;
 }
 
-// A server in a thread, stopped and joined at the end.
+// This is a server in a thread, which is stopped and joined at the end.
 class Serving {
  public:
   explicit Serving(ServerOptions options = {}, const Made& made = {})

@@ -22,16 +22,17 @@ namespace {
 using Json = nlohmann::ordered_json;
 using jinja::Value;
 
-// Where transformers keeps templates: the one named "default", and a folder of those with other names.
+// transformers keeps the template named "default" in this file, and those with other names in a folder.
 constexpr const char* kTemplateFile = "chat_template.jinja";
 constexpr const char* kProcessorTemplate = "chat_template.json";
 constexpr const char* kMoreTemplates = "additional_chat_templates";
 constexpr const char* kTemplateEnding = ".jinja";
-// The first of these that has one is asked; the last belongs to a processor of images.
+// The first of these files that has a template is used. The last belongs to a processor of images.
 constexpr const char* kFilesWithTemplates[] = {"tokenizer_config.json", kProcessorTemplate};
-constexpr int kMaxJsonDepth = 90;  // below what a template value may have, so that templates can wrap what they get
+// This is less than a template value may have, so templates can wrap the values that they get.
+constexpr int kMaxJsonDepth = 90;
 
-// The object in a JSON file, or an empty one where there is no file.
+// Returns the object in a JSON file, or an empty one where there is no file.
 Json read_object(const TextFiles& files, const std::string& name) {
   const std::string path = files.path(name);
   const auto text = files.read(name);
@@ -71,7 +72,7 @@ Value to_value(const Json& json, int depth = 0) {
   }
 }
 
-// A JSON text as a value whose numbers keep their digits, and whose texts and keys are given as `text` makes them.
+// Returns a JSON text as a value whose numbers keep their digits. `text` converts its strings and keys.
 template <typename Text>
 Value value_of_text(std::string_view json, const Text& text, int depth = 0) {
   check(depth <= kMaxJsonDepth, "arguments of a call: JSON nested more than {} deep", kMaxJsonDepth);
@@ -97,7 +98,7 @@ Value value_of_text(std::string_view json, const Text& text, int depth = 0) {
   return Value::number(std::strtod(spelled.c_str(), nullptr), spelled);
 }
 
-// An object whose members are made values by `each`.
+// Returns an object whose members are converted by `each`.
 template <typename Each>
 Value dict_of(const Json& object, const Each& each) {
   std::vector<std::pair<Value, Value>> entries;
@@ -105,7 +106,7 @@ Value dict_of(const Json& object, const Each& each) {
   return Value::dict(std::move(entries));
 }
 
-// Messages in OpenAI's wire form, the texts of arguments as `arguments` makes them.
+// Returns messages in OpenAI's wire form as a value. `arguments` converts the texts of the arguments of calls.
 template <typename Arguments>
 Value wire_value(const Json& messages, const Arguments& arguments) {
   const auto in_function = [&](const std::string& key, const Json& value) {
@@ -126,7 +127,8 @@ Value wire_value(const Json& messages, const Arguments& arguments) {
   return Value::list(std::move(all));
 }
 
-// True where the prompt shows an object of arguments as Python prints it, which no message says itself.
+// Returns true where the prompt shows an object of arguments as Python prints it, and no message contains that text
+// itself.
 bool shows_python(const std::string& prompt, const Json& messages, const std::string& python) {
   if (prompt.find(python) == std::string::npos) return false;
   return std::none_of(messages.begin(), messages.end(), [&](const Json& message) {
@@ -135,8 +137,8 @@ bool shows_python(const std::string& prompt, const Json& messages, const std::st
   });
 }
 
-// Returns a file's templates by name. Its chat_template is a text, a list of {name, template}, or an object of texts by
-// name.
+// Returns the templates of a file by name. The file's chat_template is a text, a list of {name, template}, or an object
+// of texts by name.
 std::map<std::string, std::string> templates_of(const TextFiles& files, const char* file) {
   const Json object = read_object(files, file);
   const std::string path = files.path(file);
@@ -245,7 +247,7 @@ std::string ChatTemplate::render_wire(const Json& messages, const Json& extra, c
   check(messages.is_array(), "chat messages: expected a JSON array, found {}", messages.type_name());
   const auto marked = [&](const std::string& text) { return Value::text(mark ? mark(text) : text); };
   bool any = false;
-  std::string python;  // how Python prints the first arguments that there are
+  std::string python;  // It is the first non-empty object of arguments, printed as Python would.
   jinja::Meter meter(kMaxWork);
   const Value objects = wire_value(messages, [&](const std::string& text) {
     check(text.empty() || is_json(text), "arguments of a call: expected a JSON text");
@@ -263,7 +265,7 @@ std::string ChatTemplate::render_wire(const Json& messages, const Json& extra, c
     if (!any) throw;
     try {
       return with_texts();
-    } catch (const Error&) {  // the objects were not what is wrong
+    } catch (const Error&) {  // The objects were not the reason, so the first error is thrown again.
     }
     throw;
   }

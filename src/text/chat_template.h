@@ -1,10 +1,11 @@
-// io: the chat template of a checkpoint, the ids that end its answers, and the sampling its authors recommend.
+// This file loads and renders the chat template of a checkpoint. It also reads the ids that end the model's answers,
+// and the sampling settings that its authors recommend.
 //
-// Sources, as transformers reads them: `chat_template.jinja`, else `chat_template` in tokenizer_config.json (a string, or a
-// list of {name, template}), else in a processor's chat_template.json, and `additional_chat_templates/NAME.jinja`.
-// Of several "tool_use", if there is one, is used where tools are given and "default", which is chat_template.jinja's name,
-// else. Rendered text already holds the BOS token where the template writes one: tokenise it without adding special tokens
-// again.
+// A template is searched in the places that transformers uses: `chat_template.jinja`, else `chat_template` in
+// tokenizer_config.json (a string, or a list of {name, template}), else in a processor's chat_template.json, and in
+// `additional_chat_templates/NAME.jinja`. If there are several, "tool_use" is used where tools are given (if it
+// exists), and "default", which is the name of chat_template.jinja, otherwise. Rendered text already holds the BOS
+// token where the template writes one, so it must be tokenised without adding special tokens again.
 #pragma once
 #include <cstdint>
 #include <ctime>
@@ -29,43 +30,44 @@ struct ChatMessage {
 
 struct ChatOptions {
   bool add_generation_prompt = true;
-  std::optional<bool> enable_thinking;  // absent: the template's own default
-  std::string tools_json;               // a JSON array of tools, or empty
+  std::optional<bool> enable_thinking;  // If absent, the template's own default holds.
+  std::string tools_json;               // It is a JSON array of tools, or empty.
 };
 
-// A text of a user's as a template is given it (text/control_tokens.h).
+// A TextMark changes a text that a user wrote before the template gets it (text/control_tokens.h).
 using TextMark = std::function<std::string(const std::string&)>;
 
 class ChatTemplate {
  public:
   using Clock = std::function<std::tm()>;
 
-  // Nothing where the checkpoint has no chat template. Throws Error naming the file when it has a malformed one.
+  // Returns nothing where the checkpoint has no chat template. Throws Error naming the file when it has a malformed
+  // one.
   static std::optional<ChatTemplate> load(const TextFiles& files);
   // `special_tokens` are variables such as bos_token and eos_token. Throws Error with the line when `source` is
   // malformed.
   explicit ChatTemplate(std::string_view source, std::vector<std::pair<std::string, std::string>> special_tokens = {});
 
   std::string render(std::span<const ChatMessage> messages, const ChatOptions& options = {}) const;
-  // `messages` is an array of objects that may carry anything the template reads (tool_calls, reasoning_content, list
-  // content ...); `extra` is an object of further variables (add_generation_prompt, tools, enable_thinking, ...).
-  // ordered_json, because templates print the keys of tools in the order they came in. Throws Error when the template
-  // refuses the messages or exceeds jinja::Limits.
+  // Renders `messages`, an array of objects that may carry anything the template reads (tool_calls, reasoning_content,
+  // list content ...). `extra` is an object of further variables (add_generation_prompt, tools, enable_thinking, ...).
+  // Both are ordered_json, because templates print the keys of tools in the order they came in. Throws Error when the
+  // template refuses the messages or exceeds jinja::Limits.
   std::string render_json(const nlohmann::ordered_json& messages, const nlohmann::ordered_json& extra) const;
-  // The same of a conversation in OpenAI's wire form, where the arguments of calls are JSON texts. Most templates want them
-  // as objects, in which numbers keep their digits. One that cannot read objects, or prints one as Python would, gets the
-  // texts. `mark`, where there is one, is done to the texts inside of arguments; whoever calls does it to all others.
+  // Renders a conversation in OpenAI's wire form, where the arguments of calls are JSON texts. Most templates want them
+  // as objects, in which numbers keep their digits here. A template that cannot read objects, or that prints one as
+  // Python would, is given the texts. `mark`, if there is one, is applied to the texts inside arguments; the caller
+  // applies it to all other texts.
   std::string render_wire(const nlohmann::ordered_json& messages, const nlohmann::ordered_json& extra,
                           const TextMark& mark = {}) const;
 
-  // What messages are rendered with where tools are given. Throws Error as the constructor does.
+  // Sets the template that is used where tools are given. Throws Error as the constructor does.
   void set_with_tools(std::string_view source) { with_tools_.emplace(source), with_tools_source_ = source; }
-  const std::string& source() const { return source_; }  // of the template without tools
-  std::string literal_text() const;                      // all that the templates write themselves, apart by U+0000
-  bool shows_tools() const {
-    return with_tools_ || source_.find("tools") != std::string::npos;
-  }                                                           // it has a word for them
-  void set_clock(Clock clock) { clock_ = std::move(clock); }  // default: local time
+  const std::string& source() const { return source_; }  // This is the source of the template without tools.
+  std::string literal_text() const;  // This returns all text that the templates write themselves, separated by U+0000.
+  // Tells whether the template mentions tools somewhere.
+  bool shows_tools() const { return with_tools_ || source_.find("tools") != std::string::npos; }
+  void set_clock(Clock clock) { clock_ = std::move(clock); }  // The default clock is local time.
 
  private:
   std::string render_values(jinja::Value messages, const nlohmann::ordered_json& extra) const;
@@ -77,21 +79,23 @@ class ChatTemplate {
   Clock clock_;
 };
 
-// All templates by name; empty where there is none, else "default" is among them.
+// Returns all templates by name. The result is empty where there is none; otherwise "default" is among them.
 std::map<std::string, std::string> chat_templates(const TextFiles& files);
-// The files of their own that they stand in: "chat_template.json", "additional_chat_templates/tool_use.jinja".
+// Returns the names of the separate files that hold templates: "chat_template.json",
+// "additional_chat_templates/tool_use.jinja".
 std::vector<std::string> chat_template_files(const TextFiles& files);
 
-// Says where a template was looked for, for messages that there is none.
+// Lists the places where a template was searched. A message that none was found shows it.
 std::string chat_template_places(const TextFiles& files);
 
-// The ids after which generation stops: every eos_token_id (a number or a list) of generation_config.json and
-// config.json, and the eos_token of the tokenizer's files as `id_of` resolves it. A union, because files that name one
-// of several are common and a model that ignores the others never stops. Sorted, without duplicates.
+// Returns the ids after which generation stops, sorted and without duplicates. They are every eos_token_id (a number or
+// a list) of generation_config.json and config.json, and the eos_token of the tokenizer's files as `id_of` resolves it.
+// The union is needed because files that name only one of several are common, and a model that ignores the others never
+// stops.
 std::vector<int32_t> stop_token_ids(const TextFiles& files,
                                     const std::function<std::optional<int32_t>(std::string_view)>& id_of);
 
-// generation_config.json; what it does not say is empty.
+// These are the settings of generation_config.json; settings that the file does not have are empty.
 struct GenerationDefaults {
   std::optional<bool> do_sample;
   std::optional<double> temperature;

@@ -91,7 +91,7 @@ TEST_F(ChatFolder, ToolsHaveATemplateOfTheirOwn) {
   EXPECT_EQ(ChatTemplate::load(folder_)->render(hello_, tools), "file");
 }
 
-// As transformers writes more than one since 4.51.
+// transformers writes more than one template in this way since version 4.51.
 TEST_F(ChatFolder, FurtherTemplatesStandInAFolder) {
   ChatOptions tools;
   tools.tools_json = R"([{"a": 1}])";
@@ -166,7 +166,7 @@ TEST_F(ChatFolder, GenerationDefaults) {
   EXPECT_THROW(GenerationDefaults::load(folder_), Error);
 }
 
-// --- arguments of calls in the wire form --------------------------------------------------------------------------------
+// The tests below are about the arguments of calls in the wire form.
 std::string rendered_call(const std::string& source, const std::string& arguments) {
   const nlohmann::ordered_json call = {{"type", "function"}, {"function", {{"name", "f"}, {"arguments", arguments}}}};
   const nlohmann::ordered_json messages = {{{"role", "user"}, {"content", "u"}},
@@ -182,14 +182,15 @@ TEST(ChatTemplate, GivesArgumentsAsTheTemplateWantsThem) {
   EXPECT_EQ(rendered_call("{{ c.function | tojson }}", text), R"({"name": "f", "arguments": {"command": "ls"}})");
   EXPECT_EQ(rendered_call("{% for k, v in c.function.arguments.items() %}{{ k }}={{ v }}{% endfor %}", text),
             "command=ls");
-  // DeepSeek's add them to a text, others print them or join them: that wants the client's text.
+  // DeepSeek's templates append the arguments to a text, others print or join them. They need the text that the client
+  // sent.
   EXPECT_EQ(rendered_call("{{ '```json\n' + c['function']['arguments'] + '\n```' }}", text),
             "```json\n" + text + "\n```");
   EXPECT_EQ(rendered_call("{{ '' + c.function.arguments }}", "{}"), "{}");
   EXPECT_EQ(rendered_call("{{ c.function.arguments }}", text), text);
   EXPECT_EQ(rendered_call("{{ 'a' ~ c.function.arguments }}", text), "a" + text);
   EXPECT_EQ(rendered_call("{{ c.function.arguments | trim }}", text), text);
-  // A template that takes either is given what it was written for first.
+  // A template that accepts both forms gets first the one that most templates are written for.
   const char* either =
       "{% if c.function.arguments is string %}text{% else %}{{ c.function.arguments | tojson }}{% endif %}";
   EXPECT_EQ(rendered_call(either, text), text);

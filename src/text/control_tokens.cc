@@ -16,7 +16,7 @@ constexpr std::string_view kBegin = "\U000F0000", kEnd = "\U000F0001";
 
 bool is_blank(const std::string& text) { return text.find_first_not_of(" \t\r\n\v\f") == std::string::npos; }
 
-// The tokens in a text, leftmost and longest first, none within another.
+// Returns the tokens in a text, leftmost and longest first, none inside another.
 std::vector<Matcher::Match> tokens_in(const Matcher& matcher, std::string_view text) {
   std::vector<Matcher::Match> all, apart;
   matcher.find(text, all);
@@ -88,8 +88,8 @@ Json ControlTokens::marked_messages(const Json& messages) const {
   return result;
 }
 
-// Encodes the piece behind a newline, and takes the newline away again: some tokenizers add a space at the beginning of
-// a text.
+// Encodes the piece after a newline and removes the newline's ids again, as some tokenizers add a space at the
+// beginning of a text.
 std::vector<int32_t> ControlTokens::encode_piece(std::string_view piece, bool as_text) const {
   const auto encode = [&](const std::string& text) {
     return as_text ? tokenizer_.encode_as_text(text) : tokenizer_.encode(text, false);

@@ -1,6 +1,7 @@
-// Control tokens that stand in what users write. By default a template's text is tokenised whole, so that a user who writes
-// <|im_end|> ends his turn. Here his texts are marked before they are rendered, and what is marked is tokenised as text, as
-// transformers does it (apply_chat_template with sanitize_control_tokens; the same ids come out).
+// This file keeps control tokens that a user writes from acting as control tokens. By default a rendered template is
+// tokenised as a whole, so a user who writes <|im_end|> ends his turn. Here the user's texts are marked before they are
+// rendered, and marked text is tokenised as plain text. transformers does the same (apply_chat_template with
+// sanitize_control_tokens), and the ids are equal.
 //
 //   messages -> marked_messages() -> ChatTemplate::render_wire, with mark() -> encode() -> ids
 #pragma once
@@ -17,19 +18,19 @@ namespace fidelio {
 
 class ControlTokens {
  public:
-  // The tokenizer's special tokens, and of its other added tokens those that the template writes, or those that
-  // tokenizer_config.json lists under chat_control_tokens.
+  // The control tokens are the special tokens of the tokenizer, together with those of its other added tokens that the
+  // template writes or that tokenizer_config.json lists under chat_control_tokens.
   ControlTokens(const Tokenizer& tokenizer, const ChatTemplate& chat);
 
-  // Every control token in a value's texts and keys between marks: two characters for private use, which are taken out of
-  // the texts first. A text without control tokens stays as it is.
+  // Puts marks around every control token in the texts and keys of a value. The marks are two private-use characters,
+  // which are removed from the texts first. A text without control tokens is returned as it is.
   nlohmann::ordered_json marked(const nlohmann::ordered_json& value) const;
   std::string mark(const std::string& text) const;
-  // The same of messages in OpenAI's wire form. The arguments of calls are JSON texts, in which a control token may be
-  // spelt with escapes: these are left as they are, for render_wire to mark what they say.
+  // Marks messages in OpenAI's wire form. The arguments of calls are JSON texts, in which a control token may be spelt
+  // with escapes. They are left as they are, and render_wire marks the strings inside them.
   nlohmann::ordered_json marked_messages(const nlohmann::ordered_json& messages) const;
-  // Encodes a rendered text: what is between marks as text, everything else as always. A mark whose other half a
-  // template has cut off parts the text all the same. Throws Error if a tokenizer makes a control token of plain text.
+  // Encodes a rendered text: marked parts as plain text, everything else as usual. A mark still separates the text if a
+  // template has cut off its other half. Throws Error if a tokenizer makes a control token of plain text.
   std::vector<int32_t> encode(std::string_view rendered) const;
 
  private:

@@ -17,7 +17,7 @@ const Json* member(const Json& object, const char* key) {
   return found == object.end() || found->is_null() ? nullptr : &*found;
 }
 
-// [{"type": "text", "text": ...}, ...] as one text.
+// Joins [{"type": "text", "text": ...}, ...] into one text.
 std::string joined_parts(const Json& parts, const std::string& field) {
   std::string text;
   for (const Json& part : parts) {
@@ -41,8 +41,8 @@ void check_wire_calls(const Json& calls, const std::string& field) {
   }
 }
 
-// Clients give an answer back with all its fields, null where they say nothing; templates ask which are there, and add
-// texts to each other.
+// Removes fields that are null. Clients send an answer back with all its fields, and templates test which exist and
+// concatenate them as texts.
 void drop_nulls(Json& message) {
   for (auto field = message.begin(); field != message.end();)
     field = field->is_null() ? message.erase(field) : std::next(field);
@@ -112,7 +112,8 @@ std::string render_wire_record(const ChatTemplate& chat, const Json& record) {
 
 namespace {
 
-// Returns the part of `text` that differs from `other`, without what is alike at the beginning and, of the rest, at the end.
+// Returns the part of `text` that differs from `other`: the common beginning is cut off and, of the rest, the common
+// end.
 ByteSpan difference_of(const std::string& text, const std::string& other) {
   const size_t shorter = std::min(text.size(), other.size());
   size_t begin = 0, behind = 0;
@@ -136,7 +137,7 @@ std::vector<ByteSpan> spans_of_arguments(const ChatTemplate& chat, const Json& r
       try {
         const ByteSpan span = difference_of(rendered, render_wire_record(chat, changed));
         if (span.begin < span.end && (spans.empty() || span.begin >= spans.back().end)) spans.push_back(span);
-      } catch (const Error&) {  // the template refuses a call without arguments
+      } catch (const Error&) {  // The template refuses a call without arguments, so nothing is found for this call.
       }
       call["function"]["arguments"] = arguments;
     }

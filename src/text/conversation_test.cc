@@ -55,7 +55,7 @@ TEST(Conversation, RecordsOfFilesBringTheirTools) {
   EXPECT_EQ(render_wire_record(ChatTemplate("{{ word }}"), record), "said");
 }
 
-// Templates get the arguments of a file's calls as a server's: as objects, whose numbers keep their digits.
+// Templates get the arguments of calls in a file as they do on the server: as objects whose numbers keep their digits.
 TEST(Conversation, RecordsOfFilesKeepTheDigitsOfTheirCalls) {
   const std::string arguments = R"({"b": 1.0, "a": [2.50, 12345678901234567890]})";
   const Wire call = {{"type", "function"}, {"function", {{"name", "f"}, {"arguments", arguments}}}};
@@ -66,7 +66,7 @@ TEST(Conversation, RecordsOfFilesKeepTheDigitsOfTheirCalls) {
   EXPECT_EQ(render_wire_record(ChatTemplate(each + " + '!' }}"), record), arguments + "!");
 }
 
-// The arguments are found in what a template makes of them, whatever that is.
+// The arguments are found in the rendered text, in whatever form a template writes them.
 TEST(Conversation, ArgumentsOfCallsAreFoundInTheText) {
   const auto call = [](const char* name, const char* arguments) {
     return Wire{{"type", "function"}, {"function", {{"name", name}, {"arguments", arguments}}}};
@@ -129,7 +129,7 @@ class ControlTokensTest : public ::testing::TestWithParam<std::string> {
   }
 };
 
-// Whatever stands in a message, the control tokens are those of a message without it, and the text is what it was.
+// Whatever a message contains, the control tokens are those of a message without it, and the text is unchanged.
 TEST_P(ControlTokensTest, OfMessagesAreText) {
   const Tokenizer tokenizer = GetParam() == "quill"
                                   ? quill()
@@ -172,7 +172,7 @@ TEST_P(ControlTokensTest, OfMessagesAreText) {
 INSTANTIATE_TEST_SUITE_P(Families, ControlTokensTest, ::testing::Values("quill", "llama2", "llama3", "qwen", "tekken"),
                          [](const auto& info) { return info.param; });
 
-// Arguments are JSON texts, in which a control token may be spelt with escapes, as may the marks.
+// Arguments are JSON texts, in which control tokens and the marks may be spelt with escapes.
 TEST(ControlTokens, OfArgumentsAreText) {
   const Wire call = {
       {"function",
@@ -194,7 +194,7 @@ TEST(ControlTokens, OfArgumentsAreText) {
   }
 }
 
-// A template that cuts texts where a mark stands leaves half of it.
+// A template that cuts texts at a mark leaves half of it.
 TEST(ControlTokens, HalvesOfMarksPartTheText) {
   const ChatTemplate chat(
       "{{ messages[0].content.split('</think>')[-1] }}|{{ messages[0].content | replace('</think>', '') }}");

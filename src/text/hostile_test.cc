@@ -1,5 +1,6 @@
-// What a stranger's tokenizer and chat template may do: end in an Error or finish, in 2 s and 256 MB beyond their size
-// (core/test_support.h measures it). Each of these took minutes, gigabytes or the stack before.
+// These tests check what a stranger's tokenizer or chat template can do: it ends in an Error or finishes, within 2 s
+// and 256 MB beyond its size (core/test_support.h measures this). Each of these inputs once took minutes, gigabytes or
+// the whole stack.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -20,13 +21,13 @@ using ::testing::AnyOf;
 using ::testing::HasSubstr;
 using Json = nlohmann::json;
 
-// ---- chat templates ----
+// The tests below are about chat templates.
 
 std::string rendering(const std::string& source) {
   return message_of_hostile(source.size(), [&] { ChatTemplate(source).render({}); });
 }
 
-// `s` is a megabyte of a's (or of `letter`).
+// Returns a template in which `s` is a megabyte of a's (or of `letter`).
 std::string with_text(const std::string& rest, const std::string& letter = "a", const std::string& times = "1000000") {
   return "{% set s = '" + letter + "' * " + times + " %}" + rest;
 }
@@ -148,7 +149,7 @@ TEST(HostileTemplate, JsonWithManyKeysIsLinear) {
   EXPECT_EQ(out, "300002");
 }
 
-// The searches and splits against the obvious ones.
+// The searches and splits are compared with the obvious, slow ones.
 TEST(HostileTemplate, LinearSearchesFindWhatTheObviousOnesFind) {
   std::mt19937 random(3);
   const auto text = [&](size_t most) {
@@ -164,7 +165,7 @@ TEST(HostileTemplate, LinearSearchesFindWhatTheObviousOnesFind) {
   }
 }
 
-// ---- tokenizers ----
+// The tests below are about tokenizers.
 
 Json hostile_tokenizer() {
   Json vocabulary = {{"a", 0}, {"b", 1}, {"c", 2}, {"aa", 3}, {" ", 4}, {"\xC4\xA0", 5}, {"x", 6}};
@@ -191,7 +192,7 @@ TEST(HostileTokenizer, PatternsThatLookFarAheadAreStopped) {
     EXPECT_THAT(encoding(splitting(pattern), a),
                 AnyOf("", HasSubstr("takes too long"), HasSubstr("more work"), HasSubstr("compile")))
         << pattern;
-  // Split into many pieces first, each of which alone is cheap enough.
+  // The text is first split into many pieces, each of which alone is cheap enough.
   Json two = splitting("x");
   two["pre_tokenizer"] = {{"type", "Sequence"},
                           {"pretokenizers", {two["pre_tokenizer"], splitting("(?=a*b)c|a")["pre_tokenizer"]}}};
@@ -227,13 +228,13 @@ TEST(HostileTokenizer, AddedTokensAreFoundInLinearTime) {
   EXPECT_EQ(encoding(file, repeated("b" + std::string(39'000, 'a'), 25)), "");
   file["added_tokens"][0]["content"] = std::string(3'000'000, 'a');
   EXPECT_THAT(encoding(file, "a"), HasSubstr("longer than"));
-  // White space around tokens is looked at once.
+  // White space around tokens is read once only.
   file["added_tokens"] = {{{"id", 4}, {"content", " "}, {"lstrip", true}, {"rstrip", true}},
                           {{"id", 10}, {"content", "\n"}, {"lstrip", true}}};
   EXPECT_EQ(encoding(file, repeated(" \n", 200'000)), "");
 }
 
-// The obvious way to find added tokens, leftmost and longest first.
+// The added tokens are compared with the obvious search, leftmost and longest first.
 TEST(HostileTokenizer, AddedTokensAreThoseTheObviousSearchFinds) {
   std::mt19937 random(5);
   const auto word = [&](size_t least, size_t most) {
@@ -305,7 +306,7 @@ TEST(HostileTokenizer, NestedFilesAreRefused) {
     const std::string json = "{\"" + key + "\": " + repeated("[", 300'000) + repeated("]", 300'000) + "}";
     EXPECT_THAT(message_of_hostile(json.size(), [&] { Tokenizer::from_json(json); }), HasSubstr("nested"));
   }
-  // Text that is read as JSON once more would not be bounded by what it stands in.
+  // If the id were parsed as JSON again, the limits of the outer text would not apply to it.
   const std::string brackets = repeated("[", 300'000) + repeated("]", 300'000);
   for (const std::string& id : {brackets, std::string("-1"), std::string("1e2"), std::string("99999999999999999999")}) {
     const Json config = {{"added_tokens_decoder", {{id, {{"content", "new"}}}}}};

@@ -8,10 +8,11 @@
 namespace fidelio {
 namespace {
 
-constexpr uint64_t kSeed = 0xcbf29ce484222325, kPrime = 0x100000001b3;  // of FNV-1a
-constexpr uint64_t kBase = 0x9e3779b97f4a7c15;                          // odd: of the polynomial over a shingle's words
+constexpr uint64_t kSeed = 0xcbf29ce484222325, kPrime = 0x100000001b3;  // These are the constants of FNV-1a.
+// This odd number is the base of the polynomial over the words of a shingle.
+constexpr uint64_t kBase = 0x9e3779b97f4a7c15;
 
-// Spreads every bit over all of them, so that any bits of a hash may be taken for a number (MurmurHash3's finaliser).
+// Spreads every bit over all of them, so any bits of a hash may be used as a number (MurmurHash3's finaliser).
 uint64_t mixed(uint64_t h) {
   h ^= h >> 33, h *= 0xff51afd7ed558ccd;
   h ^= h >> 33, h *= 0xc4ceb9fe1a85ec53;
@@ -24,7 +25,7 @@ constexpr uint64_t power(uint64_t base, size_t exponent) {
   return result;
 }
 
-// The sum of word k from the end times kBase^k, of the last thirteen words.
+// This is the sum over the last thirteen words of word k from the end times kBase^k.
 class RollingHash {
  public:
   void add(uint64_t word) {
@@ -49,7 +50,7 @@ class RollingHash {
   std::vector<uint64_t> hashes_;
 };
 
-// Returns true for Chinese characters, kana and their like, of which several words stand together without a space.
+// Returns true for Chinese characters, kana and similar ones, of which several words stand together without a space.
 bool is_word_alone(utf8proc_int32_t c) {
   return (c >= 0x2e80 && c <= 0xa4cf) || (c >= 0xf900 && c <= 0xfaff) || (c >= 0x20000 && c <= 0x3ffff);
 }
@@ -98,7 +99,7 @@ std::vector<uint64_t> shingles_of(std::string_view text) {
     utf8proc_int32_t c = 0;
     const utf8proc_ssize_t n = utf8proc_iterate(reinterpret_cast<const utf8proc_uint8_t*>(text.data()) + i,
                                                 static_cast<utf8proc_ssize_t>(text.size() - i), &c);
-    i += n > 0 ? static_cast<size_t>(n) : 1;  // A byte that is no UTF-8 separates words.
+    i += n > 0 ? static_cast<size_t>(n) : 1;  // A byte that is not UTF-8 separates words.
     if (n <= 0 || !is_of_a_word(c)) {
       end();
     } else if (is_word_alone(c)) {

@@ -1,14 +1,14 @@
-// Shingles: every thirteen words in a row of a text, as numbers. Texts that share shingles are copies of each other in
-// part, however they are cut into documents, headed, wrapped into lines or quoted.
+// This file computes the shingles of a text: every run of thirteen words, as a number. Texts that share shingles are
+// partial copies of each other, however they are cut into documents, given headings, wrapped into lines or quoted.
 //
 //   "On 3 May the pump was shut down and the valve behind it replaced by hand"
 //    |------------------- shingle 1 --------------------------|
 //       |------------------ shingle 2 ----------------------------|
 //          ...
 //
-// Thirteen words is the length by which text of tests is usually sought in text for training: shorter ones are idioms
-// that texts share by chance, and a longer one misses what was edited here and there. Words and not a model's tokens,
-// because a line's end, a quotation mark or another tokenizer changes tokens, and none of these changes a word.
+// Thirteen words is the length that is usual when training text is searched for test text: shorter runs are idioms that
+// texts share by chance, and longer ones miss copies with small edits. Words are used and not the tokens of a model,
+// because a line end, a quotation mark or another tokenizer changes tokens, and none of these changes a word.
 #pragma once
 #include <cstddef>
 #include <cstdint>

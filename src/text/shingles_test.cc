@@ -30,7 +30,7 @@ TEST(Shingles, EveryThirteenWordsInARowAreOne) {
   EXPECT_THAT(shingles_of(numbered(0, 3)), SizeIs(1));
   EXPECT_THAT(shingles_of(" -- \n\xff\xfe ..."), IsEmpty());
   EXPECT_THAT(shingles_of(""), IsEmpty());
-  // The same words in a row are one shingle, however often they stand there.
+  // The same run of words is one shingle, however often it occurs.
   std::string same;
   for (int i = 0; i < 100; ++i) same += "so ";
   EXPECT_THAT(shingles_of(same), SizeIs(1));
@@ -38,11 +38,12 @@ TEST(Shingles, EveryThirteenWordsInARowAreOne) {
   EXPECT_NE(shingles_of("one two"), shingles_of("onetwo"));
 }
 
-// A text that was wrapped, quoted or set in capitals keeps all of its shingles, and a part that was cut out its own.
+// A text that was wrapped, quoted or set in capitals keeps all of its shingles, and a part that was cut out keeps its
+// own.
 TEST(Shingles, CopiesShareThemHoweverTheyAreWritten) {
   const std::vector<uint64_t> plain = shingles_of(numbered(0, 200));
   EXPECT_EQ(shingles_of(numbered(0, 200, "\n> ")), plain);
-  EXPECT_EQ(shingles_of(numbered(0, 200, ", \xe2\x80\x9c")), plain);  // a quotation mark beyond ASCII
+  EXPECT_EQ(shingles_of(numbered(0, 200, ", \xe2\x80\x9c")), plain);  // It has a quotation mark beyond ASCII.
   std::string loud = numbered(0, 200);
   for (char& c : loud) c = static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
   EXPECT_EQ(shingles_of(loud), plain);
@@ -52,7 +53,7 @@ TEST(Shingles, CopiesShareThemHoweverTheyAreWritten) {
   const std::vector<uint64_t> part = shingles_of(numbered(50, 120));
   EXPECT_EQ(shared(part, plain), part.size());
   EXPECT_EQ(shared(shingles_of(numbered(300, 400)), plain), 0u);
-  // One other word of a hundred takes the thirteen shingles away that it stands in.
+  // One changed word in the middle removes the thirteen shingles that contain it.
   std::string edited = numbered(0, 200);
   edited.replace(edited.find("word100"), 7, "edited");
   EXPECT_EQ(shared(shingles_of(edited), plain), plain.size() - kShingleWords);

@@ -7,20 +7,22 @@ namespace fidelio {
 namespace {
 
 constexpr std::array kThinkingMarks = {
-    ThinkingMarks{"<think>", "</think>"},      // DeepSeek-R1, Qwen3, SmolLM3, Granite 3.3, Phi-4 reasoning, OLMo 3, GLM
-    ThinkingMarks{"[THINK]", "[/THINK]"},      // Magistral, Ministral 3 Reasoning
-    ThinkingMarks{"<thought>", "</thought>"},  // EXAONE Deep
-    ThinkingMarks{"<thinking>", "</thinking>"},               // Reflection, and models taught by Claude's answers
-    ThinkingMarks{"<seed:think>", "</seed:think>"},           // Seed-OSS
-    ThinkingMarks{"<|START_THINKING|>", "<|END_THINKING|>"},  // Command A Reasoning
-    ThinkingMarks{"<unused94>thought", "<unused95>"},         // MedGemma
-    ThinkingMarks{"Here is my thought process:", "Here is my response:"},  // Granite 3.2
-    ThinkingMarks{"Here's my thought process:", "Here's my response:"},    // Granite 3.2
+    // These are the marks of DeepSeek-R1, Qwen3, SmolLM3, Granite 3.3, Phi-4 reasoning, OLMo 3 and GLM.
+    ThinkingMarks{"<think>", "</think>"},
+    ThinkingMarks{"[THINK]", "[/THINK]"},      // These are the marks of Magistral and Ministral 3 Reasoning.
+    ThinkingMarks{"<thought>", "</thought>"},  // These are the marks of EXAONE Deep.
+    // These are the marks of Reflection, and of models that were taught by Claude's answers.
+    ThinkingMarks{"<thinking>", "</thinking>"},
+    ThinkingMarks{"<seed:think>", "</seed:think>"},           // These are the marks of Seed-OSS.
+    ThinkingMarks{"<|START_THINKING|>", "<|END_THINKING|>"},  // These are the marks of Command A Reasoning.
+    ThinkingMarks{"<unused94>thought", "<unused95>"},         // These are the marks of MedGemma.
+    ThinkingMarks{"Here is my thought process:", "Here is my response:"},  // These are the marks of Granite 3.2.
+    ThinkingMarks{"Here's my thought process:", "Here's my response:"},    // These are the marks of Granite 3.2, too.
 };
 
-constexpr size_t kTags = 7;  // of them, in front
+constexpr size_t kTags = 7;  // The first seven of them are tags.
 constexpr std::string_view kBlanks = " \t\r\n";
-constexpr size_t kMostBlanks = 16;  // before a mark
+constexpr size_t kMostBlanks = 16;  // Up to this many blanks may stand before a mark.
 
 std::string_view without_blanks_behind(std::string_view text) {
   return text.substr(0, text.find_last_not_of(kBlanks) + 1);

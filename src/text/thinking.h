@@ -1,4 +1,5 @@
-// text: what a model thinks before it answers stands between two marks, which each family spells in its own way.
+// This file finds the reasoning that a model writes before its answer. It stands between two marks, which each model
+// family spells in its own way.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -17,37 +18,39 @@ struct ThinkingMarks {
   std::string_view begin, end;
 };
 
-// The marks of all families that are known. The first, <think>, is the one that most of them share.
+// Returns the marks of all known families. The first, <think>, is the one that most of them share.
 std::span<const ThinkingMarks> thinking_marks();
-// Those that nobody writes as words: the others mean a thought only where the model is known to use them.
+// Returns the marks that nobody writes as ordinary words. The others mark a thought only where the model is known to
+// use them.
 std::span<const ThinkingMarks> thinking_tags();
 
-// How an answer may begin: with a thought between one of these marks, or within one that the prompt has opened already.
+// This says how an answer may begin: with a thought between one of these pairs of marks, or inside one that the prompt
+// has already opened.
 struct Thinking {
   std::vector<ThinkingMarks> marks{};
   std::optional<ThinkingMarks> opened{};
   bool possible() const { return opened || !marks.empty(); }
 };
 
-// The marks of which the prompt's end, blanks aside, opens a thought.
+// Returns the marks whose thought the end of the prompt opens, blanks aside.
 std::optional<ThinkingMarks> opened_by(std::string_view prompt, std::span<const ThinkingMarks> marks);
-// True where the prompt's end closes a thought: what follows is the answer, and does not think again.
+// Returns true where the end of the prompt closes a thought, so an answer follows that does not think again.
 bool closed_by(std::string_view prompt, std::span<const ThinkingMarks> marks);
 
-// An Opening is what the beginning of an answer says about its thought.
+// An Opening describes how the beginning of an answer opens a thought.
 struct Opening {
-  bool undecided = false;                // more of the text must come before it can be said
-  std::optional<ThinkingMarks> marks{};  // those between which it thinks
-  size_t end = 0;                        // where the thought begins, behind its mark
+  bool undecided = false;                // It is true if more of the text must arrive before this is known.
+  std::optional<ThinkingMarks> marks{};  // These are the marks around the thought, if there is one.
+  size_t end = 0;                        // The thought begins here, after its opening mark.
 };
-// Blanks may stand before a mark, a few of them. `last`: no more will come.
+// A few blanks may stand before a mark. `last` says that no more text will come.
 Opening opening_of(std::string_view text, std::span<const ThinkingMarks> marks, bool last);
 
-// The ids of the marks that are special tokens of this vocabulary, with their spelling: a text that leaves special tokens out
-// must have them all the same.
+// Returns the ids and spellings of the marks that are special tokens of this vocabulary. A text without special tokens
+// must still contain them.
 std::vector<std::pair<int32_t, std::string>> special_marks(const Tokenizer& tokenizer);
 
-// The length of the longest end of `text` with which `mark` begins, but which is not all of it.
+// Returns the length of the longest end of `text` that is a beginning of `mark`, though not all of it.
 size_t begun(std::string_view text, std::string_view mark);
 
 }  // namespace fidelio

@@ -1,4 +1,4 @@
-// What the fuzzers share. An input may end in text or in an Error; anything else is a finding.
+// This file has the parts that the fuzzers share. An input may end in text or in an Error; anything else is a finding.
 #pragma once
 #include <sys/mman.h>
 #include <unistd.h>
@@ -9,8 +9,8 @@
 
 #include "core/error.h"
 
-// A millisecond an input went into the stacks of allocations and into memory that is held back a while; a finding is run
-// again with ASAN_OPTIONS=malloc_context_size=30 to see where its memory came from.
+// A millisecond per input was spent on the stacks of allocations and on memory in quarantine. A finding is run again
+// with ASAN_OPTIONS=malloc_context_size=30 to see where its memory came from.
 extern "C" const char* __asan_default_options() { return "malloc_context_size=2:quarantine_size_mb=8"; }
 
 namespace fidelio::fuzzing {
@@ -19,7 +19,7 @@ inline std::string_view text_of(const uint8_t* data, size_t size) {
   return {reinterpret_cast<const char*>(data), size};
 }
 
-// Runs `read`; an Error is as good as an end.
+// Runs `read` and accepts an Error as well as an end.
 template <typename Read>
 void try_to(Read&& read) {
   try {
@@ -28,7 +28,7 @@ void try_to(Read&& read) {
   }
 }
 
-// A file in memory that readers can open by its name.
+// This is a file in memory that readers can open by its name.
 class MemoryFile {
  public:
   explicit MemoryFile(std::string_view bytes) : fd_(::memfd_create("input", MFD_CLOEXEC)) {

@@ -1,4 +1,4 @@
-// Messages and tools (JSON) for a template that looks at all they may hold.
+// This fuzzer renders messages and tools (JSON) with a template that reads everything they may hold.
 #include <nlohmann/json.hpp>
 
 #include "core/foreign/json.h"

@@ -1,5 +1,5 @@
-// A GGUF file: its keys in every type, the config and tokenizer that they make, every block of its tensors, and the model
-// that all of it is.
+// This fuzzer reads a GGUF file: its keys in every type, the config and tokenizer made from them, every block of its
+// tensors, and the whole model.
 #include <nlohmann/json.hpp>
 
 #include "fuzz.h"

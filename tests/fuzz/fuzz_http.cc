@@ -1,5 +1,5 @@
-// What a stranger sends to a server: bytes on a connection, bodies of every route, forms of answers, and answers that
-// are taken apart. The first byte says which.
+// This fuzzer sends a server what a stranger may send: bytes on a connection, bodies of every route, forms of answers,
+// and answers that are taken apart. The first byte selects the kind.
 #include "core/foreign/json.h"
 #include "fuzz.h"
 #include "grammar/json_schema.h"
@@ -11,7 +11,7 @@
 namespace fidelio::serve {
 namespace {
 
-// Bytes and a few words, as ByteLevel spells them.
+// The vocabulary has bytes and a few words, as ByteLevel spells them.
 std::string tokenizer_json() {
   nlohmann::json vocabulary = nlohmann::json::object();
   for (int c = 33; c < 127; ++c) vocabulary[std::string(1, static_cast<char>(c))] = vocabulary.size();
@@ -41,7 +41,7 @@ const ServedModel& model() {
   return served;
 }
 
-// A server that repeats the body, at once or as a stream.
+// This server repeats the body, at once or as a stream.
 HttpServer& echo() {
   static HttpServer server(
       [] {
@@ -60,7 +60,7 @@ HttpServer& echo() {
   return server;
 }
 
-// What is answered to a client that says this in so many pieces, and then no more.
+// Returns the answer to a client that sends these bytes in so many pieces and then closes.
 std::string ask(std::string_view bytes, size_t pieces) {
   MemoryClient client{bytes, std::max<size_t>(1, bytes.size() / pieces)};
   echo().converse(client);
@@ -68,7 +68,7 @@ std::string ask(std::string_view bytes, size_t pieces) {
 }
 
 void check_answer(const std::string& answer) {
-  if (answer.empty()) return;  // the client left before it asked
+  if (answer.empty()) return;  // The client left before it asked.
   if (!answer.starts_with("HTTP/1.1 ")) __builtin_trap();
   const std::string status = answer.substr(9, 3);
   for (const char* known : {"200", "100", "400", "403", "413", "415", "431"})
@@ -76,11 +76,11 @@ void check_answer(const std::string& answer) {
   __builtin_trap();
 }
 
-// A first byte says which one by its rest modulo 8, of 1 to 3, and it is up to three places on where the byte is larger.
+// A first byte b whose remainder b % 8 is 1 to 3 selects the route at b % 8 - 1 + b / 64.
 constexpr Route kRoutes[] = {Route::completions, Route::chat,        Route::messages,
                              Route::responses,   Route::ollama_chat, Route::ollama_generate};
 
-// An answer in pieces is the answer in one.
+// An answer in pieces must be taken apart like the answer in one piece.
 void take_apart(std::string_view text, bool thinking, size_t piece) {
   PartsRules rules{{{thinking_marks().begin(), thinking_marks().end()}}, std::make_shared<const Tools>()};
   if (thinking) rules.thinking.opened = thinking_marks().front();
@@ -102,7 +102,7 @@ void take_apart(std::string_view text, bool thinking, size_t piece) {
       __builtin_trap();
 }
 
-// A form that was taken allows something, or is over.
+// An accepted form allows some token, or is over.
 void impose(grammar::Grammar grammar) {
   grammar::TokenConstraint constraint(std::move(grammar), model().tokens);
   auto state = constraint.start();
@@ -117,7 +117,7 @@ void impose(grammar::Grammar grammar) {
   }
 }
 
-// Numbers of one digit: what is repeated a thousand times takes so long that nearly every input is spared it.
+// Reduces numbers to one digit, as repeating something a thousand times takes too long for nearly every input.
 std::string with_small_counts(std::string_view pattern) {
   const auto digit = [](char c) { return c >= '0' && c <= '9'; };
   std::string out;

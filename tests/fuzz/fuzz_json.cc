@@ -1,4 +1,5 @@
-// JSON itself (what is read prints and reads back), config.json, and text on its way to a terminal.
+// This fuzzer reads JSON itself (a value that is read prints and reads back), config.json, and text on its way to a
+// terminal.
 #include <nlohmann/json.hpp>
 
 #include "core/foreign/foreign_text.h"
@@ -16,7 +17,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     const nlohmann::json copy = value;
     if (parse_json(copy.dump(), "copy") != value) __builtin_trap();
   });
-  // What is not valid is refused by every reader: one of them is asked, as to refuse costs more than to read.
+  // Every reader refuses invalid text. Only one of them is tried, as refusing costs more than reading.
   const auto ask = [&](size_t which, auto&& read) {
     if (!valid && size % 3 != which) return;
     fuzzing::try_to([&] {

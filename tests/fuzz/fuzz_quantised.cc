@@ -1,6 +1,6 @@
-// A folder that somebody else quantised: what config.json says of it, or a file beside it, and tensors that may be anything
-// else. An input is three texts with a zero byte between each two: quantization_config, quantize_config.json and the header
-// of model.safetensors, whose data is made here as long as the header says.
+// This fuzzer opens a folder that another program quantised: the statements of config.json or of a file beside it, and
+// arbitrary tensors. An input is three texts separated by zero bytes: quantization_config, quantize_config.json and the
+// header of model.safetensors, whose data is made here as long as the header says.
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>
@@ -17,7 +17,7 @@ namespace {
 using namespace fidelio;
 using nlohmann::json;
 
-// In memory, one for each process, and gone at its end.
+// The folder is in memory, one for each process, and removed at its end.
 struct Folder {
   Folder() { check(::mkdtemp(path.data()) != nullptr, "no folder for a model"); }
   ~Folder() { std::filesystem::remove_all(path); }
@@ -36,7 +36,7 @@ constexpr const char* kConfig =
     R"({"architectures":["LlamaForCausalLM"],"model_type":"llama","hidden_size":32,"intermediate_size":32,
         "num_hidden_layers":1,"num_attention_heads":1,"vocab_size":8,"quantization_config":)";
 
-// Bytes of the data that a header speaks of, as far as it is worth making them.
+// Returns the bytes of data that a header needs, up to a limit worth making.
 size_t data_bytes(std::string_view header) {
   uint64_t most = 0;
   fuzzing::try_to([&] {

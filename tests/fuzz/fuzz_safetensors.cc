@@ -1,5 +1,5 @@
-// A safetensors file and what fidelio writes into one: every tensor is read as far as it says it goes. A file whose
-// header is right but for its length gets the right length, so that the search does not stand before that door.
+// This fuzzer reads a safetensors file and fidelio's own metadata in it: every tensor is read as far as it claims to
+// go. If only the length of a header is wrong, it is corrected, so the search is not stopped by it.
 #include <cstring>
 
 #include "formats/finite.h"

@@ -1,4 +1,4 @@
-// Files of questions.
+// This fuzzer reads files of questions.
 #include "eval/tasks/task_data.h"
 #include "fuzz.h"
 

@@ -1,4 +1,4 @@
-// A chat template with messages of the usual kind.
+// This fuzzer renders the usual messages with an arbitrary chat template.
 #include <nlohmann/json.hpp>
 
 #include "fuzz.h"

@@ -1,4 +1,4 @@
-// tokenizer.json, then a text through it and back. The text is what stands behind the first zero byte.
+// This fuzzer reads tokenizer.json, then encodes and decodes a text with it. The text follows the first zero byte.
 #include "fuzz.h"
 #include "text/tokenizer/tokenizer.h"
 

@@ -1,3 +1,4 @@
+// This file is the verb `bench model`, which times a model's prompts and steps in the terms of llama-bench.
 #include <chrono>
 #include <cmath>
 
@@ -26,7 +27,7 @@ struct ModelBench {
 
 struct Timing {
   std::string test;
-  int64_t tokens = 0, bytes = 0;  // per repetition: tokens made, weight bytes read
+  int64_t tokens = 0, bytes = 0;  // These count, per repetition, the tokens made and the bytes of weights read.
   std::vector<double> seconds;
   double mean() const {
     double sum = 0;
@@ -41,8 +42,8 @@ struct Timing {
   }
 };
 
-// Bytes of weights that a step of one row reads: everything but the embedding's rows that are not looked up, and of
-// experts those that the row passes.
+// Returns the bytes of weights that a step of one row reads: everything except rows of the embedding that are not
+// looked up and experts that the row does not pass.
 int64_t step_bytes(const Checkpoint& c) {
   int64_t bytes = 0, of_experts = 0;
   for (LinearId id : linears_of(c.config())) {
@@ -66,7 +67,7 @@ Timing time_test(const std::string& test, int64_t tokens, int64_t bytes, int rep
   return t;
 }
 
-// Every one of the first with every one of the second.
+// Pairs each of the first with each of the second.
 std::vector<std::pair<int64_t, int64_t>> pairs(const std::vector<int64_t>& first, const std::vector<int64_t>& second) {
   std::vector<std::pair<int64_t, int64_t>> all;
   for (int64_t a : first)
@@ -74,9 +75,9 @@ std::vector<std::pair<int64_t, int64_t>> pairs(const std::vector<int64_t>& first
   return all;
 }
 
-// llama-bench's definitions: pp = one prompt in batches of 512, logits of its last token; tg = single-token steps of
-// `sequences` sequences; @ d: from a context of d positions. A mixed step, a server's, feeds a chunk of one prompt beside
-// a token of each of the sequences.
+// These are llama-bench's definitions: pp is one prompt in batches of 512, with the logits of its last token; tg is
+// single-token steps of `sequences` sequences; @ d starts from a context of d positions. A mixed step, as on a server,
+// feeds a chunk of one prompt beside a token of each of the sequences.
 class ModelTimer {
  public:
   ModelTimer(const Checkpoint& c, const ModelBench& o) : bench_(o), options_(runner_options(o.run)) {
@@ -183,10 +184,10 @@ std::vector<Timing> time_model(const Checkpoint& c, const ModelBench& o) {
   return rows;
 }
 
-// One model in one mode: its rows in the report and, unless that is standard output, in the table.
+// Measures one model in one mode: its rows go into the report and, unless that is standard output, into the table.
 void bench_one(const ModelBench& o, ThreadPool& pool, double& probe, nlohmann::json& report) {
   const Checkpoint c = Checkpoint::open(o.run.model);
-  // Of the memory that the weights are read from.
+  // This is the bandwidth of the memory that the weights are read from.
   const auto bandwidth = [&] {
     return on_gpu(o.run) ? cuda_copy_bandwidth(runner_options(o.run).gpu) : read_bandwidth(pool);
   };
@@ -230,7 +231,7 @@ void bench_model(ModelBench o) {
       o.run.activations = mode;
       bench_one(o, pool, probe, report);
     }
-  report["read_bandwidth_gbs"] = probe / 1e9;  // the last one's
+  report["read_bandwidth_gbs"] = probe / 1e9;  // It is the bandwidth measured last.
   write_json(o.json, report);
 }
 

@@ -1,7 +1,7 @@
-// `bench linear`: one matrix at a time through the backend's own path (prepare the input, hand out blocks, multiply),
-// against this machine's ceilings measured between its passes: a plain read of another copy of the same bytes, and a
-// loop of 8-bit dot products on registers. Other programs on the machine disturb all three alike; a row is the first
-// decile of its passes, which they disturb least.
+// This file is the verb `bench linear`. It times one matrix at a time through the backend's own path (prepare the
+// input, hand out blocks, multiply). Between its passes it measures this machine's limits: a plain read of another copy
+// of the same bytes, and a loop of 8-bit dot products on registers. Other programs on the machine disturb all three
+// alike. A row reports the first decile of its passes, which are disturbed least.
 #include "app/bench/bench_linear.h"
 
 #include <algorithm>
@@ -23,13 +23,13 @@ struct LinearBench {
       "lut2g64", "lut3g64",    "lut4g64",    "lut5g64",    "lut6g64",    "fp4g16",     "fp4g16z",    "fp8"};
   std::vector<std::string> activations = {"a16", "a8"}, shapes = {"tinyllama-1.1b"};
   std::vector<int64_t> rows = {1, 4, 16, 512};
-  int view = 0;  // high bits of codes to read; 0: all
+  int view = 0;  // It is the number of high bits of codes to read; 0 means all.
   int threads = 0;
   std::string isa, json;
   double seconds = 0.3, megabytes = 240;
 };
 
-// A matrix to time, and what it is in a model: "tinyllama-1.1b gate, up", or just "matrix".
+// This is a matrix to time, with its place in a model: "tinyllama-1.1b gate, up", or just "matrix".
 struct Matrix {
   std::string name;
   int64_t out, in;
@@ -49,7 +49,7 @@ std::vector<Matrix> matrices_of(const std::string& text) {
   return {{"matrix", out, in}};
 }
 
-// Any bytes are codes; scales are small, so that no sum overflows.
+// Any bytes are valid codes. Scales are small, so no sum overflows.
 LinearWeight random_weight(const FormatSpec& spec, int64_t out, int64_t in) {
   LinearWeight w = allocate_weight(spec, out, in);
   Rng rng(1);
@@ -59,7 +59,7 @@ LinearWeight random_weight(const FormatSpec& spec, int64_t out, int64_t in) {
       for (float& v : values) v = static_cast<float>(0.001 * rng.uniform());
       convert_from_float(values, t.tensor);
     } else {
-      // 0x77: an E4M3 byte that is no NaN whatever the rest is.
+      // A byte masked by 0x77 is never an E4M3 NaN.
       const bool e4m3 = t.tensor.dtype == DType::f8_e4m3 || spec.kind == Kind::fp8;
       for (int64_t i = 0; i < t.tensor.bytes(); ++i)
         t.tensor.data[i] = static_cast<std::byte>(rng.next() & (e4m3 ? 0x77 : 0xff));
@@ -68,7 +68,8 @@ LinearWeight random_weight(const FormatSpec& spec, int64_t out, int64_t in) {
   return w;
 }
 
-// The weight so many times that a round over the copies streams `megabytes`: far above the last-level cache, or not.
+// Copies the weight so often that a round over the copies streams `megabytes`, which may be far above the last-level
+// cache or not.
 std::vector<Cpu::Linear> copies_of(Cpu::Linear first, double megabytes) {
   const auto count = static_cast<size_t>(megabytes * 1e6 / static_cast<double>(first.packed.size()));
   std::vector<Cpu::Linear> copies;
@@ -104,11 +105,11 @@ double first_decile(std::vector<double> v) {
 struct Row {
   std::string format, activations, kernel;
   Matrix matrix;
-  int view;  // high bits read; 0: all
+  int view;  // It is the number of high bits read; 0 means all.
   int64_t rows;
-  double seconds, read_seconds, bytes, int8_rate;  // first deciles; of the rate, the last
+  double seconds, read_seconds, bytes, int8_rate;  // These are first deciles; for the rate it is the last decile.
   double weights() const { return static_cast<double>(matrix.out * matrix.in); }
-  // A16 multiplies by two planes: both count, for both are done. None for kernels that are not integer ones.
+  // A16 multiplies two planes, and both count, as both are computed. The result is 0 for kernels that use no integers.
   double of_int8_rate(int planes) const {
     return int8_rate == 0 ? 0 : weights() * static_cast<double>(rows) * planes / seconds / int8_rate;
   }

@@ -1,4 +1,4 @@
-// The verb `bench linear`.
+// This file declares the verb `bench linear`.
 #pragma once
 #include <CLI/CLI.hpp>
 

@@ -1,7 +1,8 @@
-// `bench sampling`: how long choosing a token takes on the host, a row of logits at a time. Rows are peaked as a model's
-// are where it is sure (50 tokens above a normal rest), normal with a deviation of 2.5, and flat: normal with 1, where
-// most of a vocabulary has a share. Greedy reads a row once: what sampling costs beyond that is its own. With a model:
-// what it costs of the steps that make the rows, wherever those are computed.
+// This file is the verb `bench sampling`, which times the choice of tokens on the host, a row of logits at a time. The
+// rows are peaked, as a model's are where it is certain (50 tokens above a normal rest); normal with a deviation of
+// 2.5; and flat, which is normal with a deviation of 1, where most of a vocabulary has a share. Greedy choice reads a
+// row once, so the cost beyond that is sampling's own. If a model is given, the verb also reports what sampling costs
+// of the steps that make the rows, on whatever device they are computed.
 #include "app/bench/bench_sampling.h"
 
 #include <algorithm>
@@ -22,7 +23,7 @@ namespace {
 constexpr int kRows = 16;
 
 struct SamplingBench {
-  RunOptions run;  // without a model: of rows alone
+  RunOptions run;  // Without a model, rows alone are timed.
   std::vector<int64_t> vocabularies = {49152, 151936}, batch = {1, 8};
   int64_t tokens = 128;
   std::string json;
@@ -57,7 +58,7 @@ std::vector<std::vector<float>> make_rows(const std::string& kind, int64_t v) {
   return rows;
 }
 
-// Seconds a row: the median of its passes over the rows.
+// Returns seconds a row, as the median of the passes over the rows.
 double time_rows(cpu::Chooser& chooser, const std::vector<std::vector<float>>& rows, const SamplingOptions& options,
                  double seconds) {
   using Clock = std::chrono::steady_clock;
@@ -78,11 +79,11 @@ double time_rows(cpu::Chooser& chooser, const std::vector<std::vector<float>>& r
 }
 
 struct SampledSteps {
-  double greedy, sampled;  // seconds a step, medians
+  double greedy, sampled;  // These are seconds a step, as medians.
 };
 
-// Sequences that go on by themselves, a token of all of them a step, chosen greedily and sampled in turns: so both kinds
-// see the same machine and the same contexts.
+// Runs sequences freely, one token of each a step, chosen greedily and by sampling in turns, so both kinds meet the
+// same machine and the same contexts.
 SampledSteps time_steps(Runner& runner, Activations mode, int64_t sequences, int64_t tokens) {
   SamplingOptions greedy, sampled;
   sampled.temperature = 0.7;
@@ -96,7 +97,7 @@ SampledSteps time_steps(Runner& runner, Activations mode, int64_t sequences, int
     newest.push_back(static_cast<int32_t>(rng.below(v)));
   }
   std::vector<double> seconds[2];
-  std::vector<LogitChange> changes;  // which neither kind makes
+  std::vector<LogitChange> changes;  // Neither kind changes logits.
   std::vector<Choice> choices(newest.size());
   const int64_t warm = tokens / 8;
   for (int64_t position = 0; position < tokens; ++position) {

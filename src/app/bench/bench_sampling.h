@@ -1,4 +1,4 @@
-// The verb `bench sampling`.
+// This file declares the verb `bench sampling`.
 #pragma once
 #include <CLI/CLI.hpp>
 

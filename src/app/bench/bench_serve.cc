@@ -1,3 +1,4 @@
+// This file is the verb `bench serve`, which sends requests to a server and measures their times.
 #include "app/bench/bench_serve.h"
 
 #include <atomic>
@@ -38,15 +39,15 @@ struct Length {
   int64_t prompt_words, output_tokens;
 };
 
-// One answered request.
+// This is one answered request.
 struct Answered {
-  double first = 0, whole = 0;  // seconds from when it was due
-  std::vector<double> gaps;     // between one event with text and the next
+  double first = 0, whole = 0;  // These are seconds from the time when the request was due.
+  std::vector<double> gaps;     // These are seconds between one event with text and the next.
   int64_t prompt_tokens = 0, tokens = 0;
-  bool good = false;  // answered
+  bool good = false;  // It is true if the request was answered.
 };
 
-// Lines {"prompt": words, "output": tokens}, taken in turn.
+// Reads lines {"prompt": words, "output": tokens}, which are used in turn.
 std::vector<Length> read_lengths(const ServeBench& o) {
   if (o.lengths.empty()) return {{o.prompt_words, o.output_tokens}};
   std::vector<Length> all;
@@ -61,7 +62,7 @@ std::vector<Length> read_lengths(const ServeBench& o) {
   return all;
 }
 
-// No two prompts begin alike, so that nothing is reused between them.
+// No two prompts begin alike, so nothing is reused between them.
 std::string prompt_of(uint64_t seed, int64_t number, int64_t words) {
   static const char* const all[] = {"the",   "package", "reads", "a",    "file",  "and",   "prints", "what", "it",
                                     "finds", "when",    "there", "is",   "more",  "than",  "one",    "of",   "them",
@@ -101,20 +102,20 @@ Answered measure(HttpClient& client, const ServeBench& o, int64_t number, Length
   });
   m.whole = std::chrono::duration<double>(Clock::now() - due).count();
   m.good = status == 200 && events > 0;
-  if (m.tokens == 0) m.tokens = events;  // a server that tells no usage
+  if (m.tokens == 0) m.tokens = events;  // This is for servers that report no usage.
   return m;
 }
 
 struct Load {
-  int64_t clients = 0;  // closed loop: each asks again when it is answered
-  double rate = 0;      // or Poisson: requests a second, whoever still waits
+  int64_t clients = 0;  // In a closed loop, each client asks again when it is answered.
+  double rate = 0;  // Otherwise arrivals are a Poisson process of so many requests a second, however many still wait.
 };
 
 std::vector<Answered> run_load(const ServeBench& o, const Load& load, const std::vector<Length>& lengths,
                                double& seconds) {
   const ServerAddress address = parse_address(o.target);
   std::vector<Answered> all(static_cast<size_t>(o.requests));
-  std::vector<double> due(all.size());  // seconds from the start
+  std::vector<double> due(all.size());  // This is in seconds from the start.
   Rng rng(o.seed, 1);
   double at = 0;
   for (double& d : due) d = at += load.rate > 0 ? -std::log1p(-rng.uniform()) / load.rate : 0;
@@ -235,7 +236,7 @@ void measure_all(ServeBench o) {
   write_json(o.json, report);
 }
 
-// A model is served for the time of the measurement, on a free port.
+// A given model is served for the time of the measurement, on a free port.
 void bench_serve(ServeBench o) {
   check_can_write({o.json, o.page});
   if (o.target.starts_with("http://")) return measure_all(std::move(o));

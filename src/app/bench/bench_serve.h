@@ -1,4 +1,4 @@
-// The verb `bench serve`.
+// This file declares the verb `bench serve`.
 #pragma once
 #include <CLI/CLI.hpp>
 

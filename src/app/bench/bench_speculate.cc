@@ -1,4 +1,5 @@
-// bench speculate: what drafts give on a model's own prompts, beside plain decoding in one interleaved run.
+// This file is the verb `bench speculate`, which measures what drafts gain on a model's own prompts, beside plain
+// decoding in one interleaved run.
 #include "app/bench/bench_speculate.h"
 
 #include <algorithm>
@@ -29,14 +30,15 @@ struct SpeculateBench {
 
 using Answers = std::vector<std::vector<int32_t>>;
 
-// One draft at one batch. Its engine answers every repetition, as a server's does: what drafts cost and give here it
-// learns in the first. Prompts are computed each time.
+// This is one draft at one batch size. Its engine answers every repetition, as a server's does, and learns in the first
+// what drafts cost and gain. Prompts are computed each time.
 struct Line {
   std::string draft;
   int64_t batch;
   std::unique_ptr<Engine> engine;
-  std::vector<double> rates, of_plain;  // by repetition: tokens a second, and over plain decoding's
-  double seconds = 0;                   // of all repetitions
+  // There is one of each a repetition: tokens a second, and the ratio to plain decoding.
+  std::vector<double> rates, of_plain;
+  double seconds = 0;  // This sums all repetitions.
 
   Line(Runner& runner, const Draft& d, Reading reading, int64_t sequences) : draft(d.name), batch(sequences) {
     EngineOptions options;
@@ -106,7 +108,7 @@ void bench_speculate(SpeculateBench o) {
   check_can_write({o.json});
   const TextModel model = open_model(o.run.model);
   std::vector<GenerationRequest> requests = read_prompts(o.prompts, sampling_of(o.sampling, o.run.model), model);
-  if (o.acceptance >= 0)  // the text means nothing
+  if (o.acceptance >= 0)  // The text has no meaning then.
     for (GenerationRequest& r : requests) r.stop_ids.clear();
   RunnerOptions options = runner_options(o.run);
   const int64_t most = *std::max_element(o.batch.begin(), o.batch.end()),

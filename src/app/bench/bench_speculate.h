@@ -1,4 +1,4 @@
-// The verb `bench speculate`.
+// This file declares the verb `bench speculate`.
 #pragma once
 #include <CLI/CLI.hpp>
 

@@ -1,3 +1,4 @@
+// This file is the verb `bench tune`, which times a step of tuning a layer.
 #include "app/bench/bench_tune.h"
 
 #include "app/bench/shapes.h"
@@ -13,7 +14,7 @@ struct TuneBench {
   std::string shape = "llama-3-8b", format = "int4g64zs8", products, json;
   int64_t windows = 8, context = 2048, steps = 1000;
   int repetitions = 5;
-  double peak = 989.4;  // 10^12 operations a second
+  double peak = 989.4;  // It is in 10^12 operations a second.
 };
 
 ModelConfig config_of(const NamedShape& s) {

@@ -1,4 +1,4 @@
-// `bench tune`: a step of tuning a layer, with random weights.
+// This file declares the verb `bench tune`, which times a step of tuning a layer with random weights.
 #pragma once
 #include "app/options/common.h"
 

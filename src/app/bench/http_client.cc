@@ -105,7 +105,7 @@ int HttpClient::ask(const std::string& method, const std::string& path, const st
   }
   body.clear();
   size_t told = 0;
-  const auto tell = [&] {  // whole lines only
+  const auto tell = [&] {  // It passes on whole lines only.
     for (size_t end; event && (end = body.find('\n', told)) != std::string::npos; told = end + 1) {
       const std::string_view text(body.data() + told, end - told);
       if (text.starts_with("data: ")) event(text.substr(6));

@@ -1,4 +1,5 @@
-// A client for measurements: one connection, blocking, that says when each event of a stream came.
+// This file has an HTTP client for measurements, with one blocking connection. It reports when each event of a stream
+// arrives.
 #pragma once
 #include <chrono>
 #include <functional>
@@ -8,9 +9,9 @@
 namespace fidelio::app {
 
 struct ServerAddress {
-  std::string host, port = "80", base;  // http://HOST:PORT/base
+  std::string host, port = "80", base;  // These are the parts of http://HOST:PORT/base.
 };
-ServerAddress parse_address(const std::string& url);  // throws Error
+ServerAddress parse_address(const std::string& url);  // It throws Error for another form.
 
 class HttpClient {
  public:
@@ -19,8 +20,8 @@ class HttpClient {
   HttpClient(const HttpClient&) = delete;
   HttpClient& operator=(const HttpClient&) = delete;
 
-  // The status; `body` gets what is answered, `event` each line "data: ..." as it comes. Throws Error where the
-  // server cannot be reached or leaves.
+  // Returns the status. `body` gets the answer, and `event` is called with each line "data: ..." as it arrives. Throws
+  // Error where the server cannot be reached or closes the connection.
   int ask(const std::string& method, const std::string& path, const std::string& key, const std::string& request,
           std::string& body, const std::function<void(std::string_view data)>& event = {});
 

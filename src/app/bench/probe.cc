@@ -18,11 +18,11 @@ namespace {
 using Clock = std::chrono::steady_clock;
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
-// Eight chains: the loop is bound by memory, not by the additions. `words` is a multiple of 8.
+// Eight chains make memory the limit of the loop, and not the additions. `words` is a multiple of 8.
 uint64_t sum_of(const uint64_t* p, size_t words) {
   uint64_t sum[8] = {};
   for (size_t i = 0; i < words; i += 8) {
-    __builtin_prefetch(p + i + 1024);  // 8 KB ahead: the hardware's own prefetchers stop at every page
+    __builtin_prefetch(p + i + 1024);  // This is 8 KB ahead, as the hardware's own prefetchers stop at every page.
     for (size_t j = 0; j < 8; ++j) sum[j] += p[i + j];
   }
   return sum[0] + sum[1] + sum[2] + sum[3] + sum[4] + sum[5] + sum[6] + sum[7];
@@ -30,9 +30,10 @@ uint64_t sum_of(const uint64_t* p, size_t words) {
 
 #if defined(__x86_64__)
 constexpr int kTileRounds = 4000, kTileChains = 6;
-constexpr int kRounds = 40000, kChains = 8;  // 80 microseconds and more: waking the threads is lost in it
+// This takes 80 microseconds or more, so the time to wake the threads does not matter.
+constexpr int kRounds = 40000, kChains = 8;
 
-// Eight independent chains hide the latency; assembly, because the compiler would see through constant operands.
+// Eight independent chains hide the latency. Assembly is used, as the compiler would see through constant operands.
 __attribute__((target("avx512f,avx512vnni"))) void dot_avx512() {
   __m512i a = {}, b = {}, c = {}, d = {}, e = {}, f = {}, g = {}, h = {}, w = _mm512_set1_epi8(3),
           x = _mm512_set1_epi8(5);
@@ -44,7 +45,7 @@ __attribute__((target("avx512f,avx512vnni"))) void dot_avx512() {
         : "v"(w), "v"(x));
 }
 
-// Six independent sums of 16 x 16 of a pair of tiles, all as large as they can be: 64 products a sum.
+// These are six independent sums of 16 x 16 by a pair of tiles, all of the largest size: 64 products a sum.
 constexpr cpu::TileShapes kShapes = {.row_bytes = {64, 64, 64, 64, 64, 64, 64, 64},
                                      .rows = {16, 16, 16, 16, 16, 16, 16, 16}};
 __attribute__((target("amx-tile,amx-int8"))) void dot_amx() {
@@ -89,7 +90,7 @@ double read_bandwidth(ThreadPool& pool) {
   constexpr int64_t kBytes = int64_t{512} << 20;
   const Buffer buffer(kBytes);
   std::vector<double> rates;
-  seconds_to_read(pool, buffer.data(), kBytes);  // warms up
+  seconds_to_read(pool, buffer.data(), kBytes);  // This pass warms up.
   for (int pass = 0; pass < 6; ++pass)
     rates.push_back(static_cast<double>(kBytes) / seconds_to_read(pool, buffer.data(), kBytes));
   std::nth_element(rates.begin(), rates.begin() + static_cast<int64_t>(rates.size() / 2), rates.end());

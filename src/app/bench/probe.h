@@ -1,4 +1,4 @@
-// What this machine can do, measured in the same run as whatever is compared with it.
+// This file measures what the machine can do at best, in the same run as the code that is compared with it.
 #pragma once
 #include <cstdint>
 
@@ -7,17 +7,17 @@
 
 namespace fidelio::app {
 
-// Read bandwidth of main memory in bytes per second: the median of several passes over a buffer far larger than the
-// caches.
+// Returns the read bandwidth of main memory in bytes per second, as the median of several passes over a buffer far
+// larger than the caches.
 double read_bandwidth(ThreadPool& pool);
 
-// One pass of every thread reading its parts of `bytes` bytes at p, in seconds: what a kernel that streams the same
-// bytes could at best take.
+// Returns the seconds of one pass in which every thread reads its parts of `bytes` bytes at p. A kernel that streams
+// the same bytes cannot be faster.
 double seconds_to_read(ThreadPool& pool, const std::byte* p, int64_t bytes);
 
-// Multiply-adds of 8-bit integers a second, of all threads at once, on registers: products of whole tiles (amx),
-// vpdpbusd (avx512), or the exact sequence of vpmaddubsw, vpmaddwd and vpaddd (avx2). 0 for the portable kernels, which
-// have no such instruction.
+// Returns multiply-adds of 8-bit integers a second, by all threads at once, on registers: products of whole tiles
+// (amx), vpdpbusd (avx512), or the exact sequence of vpmaddubsw, vpmaddwd and vpaddd (avx2). Returns 0 for the portable
+// kernels, which have no such instruction.
 double int8_rate(ThreadPool& pool, cpu::Isa isa);
 
 }  // namespace fidelio::app

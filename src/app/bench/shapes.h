@@ -1,5 +1,5 @@
-// Shapes of public models, by name, for speed work without their weights: `synth` writes them, `bench linear` times
-// their matrices.
+// This file lists the shapes of public models by name, for work on speed without their weights. `synth` writes such
+// models, and `bench linear` times their matrices.
 #pragma once
 #include <array>
 #include <string>
@@ -16,7 +16,7 @@ struct NamedShape {
   double theta, eps;
   int experts = 0, experts_per_row = 0;
 };
-// From the public config.json of each model.
+// The numbers are from the public config.json of each model.
 inline constexpr std::array<NamedShape, 7> kShapes = {{
     {"tinyllama-1.1b", "LlamaForCausalLM", "llama", 22, 2048, 32, 4, 64, 5632, 32000, 2048, false, 1e4, 1e-5},
     {"qwen3-0.6b", "Qwen3ForCausalLM", "qwen3", 28, 1024, 16, 8, 128, 3072, 151936, 40960, true, 1e6, 1e-6},

@@ -1,3 +1,4 @@
+// This file is the verb `chat`, a conversation with a model at a terminal or over pipes.
 #include <unistd.h>
 
 #include <charconv>
@@ -36,7 +37,7 @@ constexpr const char* kHelp =
     "A message of several lines: paste it, end each line but the last with \\, or write it between two \"\"\".\n"
     "Ctrl-C stops an answer; at the prompt, pressed twice, it ends the chat.\n";
 
-// Lines from a terminal or from a pipe, put together to messages.
+// This puts lines from a terminal or a pipe together to messages.
 class Messages {
  public:
   explicit Messages(const std::string& history) {
@@ -44,7 +45,7 @@ class Messages {
     catcher_.emplace();
     editor_.emplace(history);
   }
-  // The next message; nothing at the end of the input.
+  // Returns the next message, or nothing at the end of the input.
   std::optional<std::string> next() {
     for (bool warned = false;;) {
       std::optional<std::string> message = whole();
@@ -54,14 +55,14 @@ class Messages {
       warned = true;
     }
   }
-  // Notes Ctrl-C for the chat. It is null where the input is no terminal.
+  // Returns the object that notes Ctrl-C for the chat. It is null where the input is no terminal.
   InterruptCatcher* catcher() { return catcher_ ? &*catcher_ : nullptr; }
 
  private:
   static constexpr std::string_view kQuotes = "\"\"\"";
 
-  // A message of one line, or of several that \ or quotes hold together. Nothing where the input ended before it or Ctrl-C
-  // was pressed in it.
+  // Returns a message of one line, or of several that \ or quotes hold together. Returns nothing if the input ended
+  // before it or Ctrl-C was pressed in it.
   std::optional<std::string> whole() {
     std::optional<std::string> text = line("> ");
     if (!text) return {};
@@ -70,7 +71,7 @@ class Messages {
       while (!text->ends_with(kQuotes)) {
         const std::optional<std::string> more = line(". ");
         if (!more && !ended_) return {};
-        if (!more) return text;  // what has no end ends with the input
+        if (!more) return text;  // An unclosed message ends with the input.
         *text += (text->empty() ? "" : "\n") + *more;
       }
       text->resize(text->size() - kQuotes.size());
@@ -113,7 +114,7 @@ RunnerOptions options_for(const Chat& o, const TextModel& model) {
 
 class Conversation {
  public:
-  // `catcher`: what stops an answer; null: nothing.
+  // `catcher` stops an answer; null stops nothing.
   Conversation(const Chat& o, const TextModel& model, InterruptCatcher* catcher)
       : o_(o),
         model_(model),
@@ -128,9 +129,9 @@ class Conversation {
     begin(o.system);
   }
 
-  // False to end.
+  // Returns false to end the chat.
   bool take(std::string line) {
-    const bool one_line = line.find('\n') == std::string::npos;  // what is pasted may begin with a path
+    const bool one_line = line.find('\n') == std::string::npos;  // Pasted text may begin with a path.
     if (line.starts_with("//") && one_line)
       line.erase(0, 1);
     else if (line.starts_with("/") && one_line)
@@ -168,7 +169,7 @@ class Conversation {
     return true;
   }
 
-  // The last message once more. Sampling would choose the same tokens from the same seed.
+  // Answers the last message again. Sampling would choose the same tokens from the same seed.
   void again() {
     if (messages_.size() < 2 || messages_.back().role != "assistant")
       return fmt::print("There is no answer to give again.\n"), void();
@@ -181,7 +182,7 @@ class Conversation {
     talk(message);
   }
 
-  // "top-p 0.9"; "" shows what holds.
+  // Handles "top-p 0.9"; "" shows the present settings.
   void set(const std::string& words) {
     const size_t space = words.find(' ');
     const std::string name = words.substr(0, space);
@@ -218,8 +219,8 @@ class Conversation {
     fmt::print("top-k {}, seed {}, max-tokens {}\n", sampling_.top_k, sampling_.seed, max_tokens_);
   }
 
-  // At a terminal what could not be answered, such as a system message that the model's template refuses, is said, and
-  // the conversation goes on without it.
+  // At a terminal, a message that cannot be answered is reported and dropped, and the conversation goes on. An example
+  // is a system message that the model's template refuses.
   void talk(const std::string& line) {
     const size_t before = messages_.size();
     try {
@@ -297,7 +298,7 @@ void chat(const Chat& o) {
                bytes_text(model.checkpoint.file_bytes()));
   while (const auto message = input.next())
     if (!conversation.take(*message)) return;
-  if (terminal) fmt::print("\n");  // the shell's prompt gets a line of its own
+  if (terminal) fmt::print("\n");  // The prompt of the shell gets a line of its own.
 }
 
 }  // namespace

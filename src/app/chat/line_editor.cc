@@ -24,12 +24,12 @@
 namespace fidelio::app {
 namespace {
 
-constexpr int kWait = 100;  // milliseconds between two looks at whether Ctrl-C was pressed
+constexpr int kWait = 100;  // It is in milliseconds between two checks for Ctrl-C.
 
 termios terminal_before;
 std::atomic<bool> terminal_changed = false;
 
-// Waits until standard input has something to read; false where Ctrl-C was pressed before.
+// Waits until standard input has something to read. Returns false if Ctrl-C was pressed before.
 bool wait_for_input(const InterruptCatcher& catcher) {
   for (pollfd input = {STDIN_FILENO, POLLIN, 0};;) {
     if (catcher.asked()) return false;
@@ -37,7 +37,7 @@ bool wait_for_input(const InterruptCatcher& catcher) {
   }
 }
 
-// A byte; -1 at the end of the input.
+// Returns a byte, or -1 at the end of the input.
 int read_byte() {
   unsigned char byte = 0;
   ssize_t count = 0;
@@ -77,12 +77,12 @@ volatile std::sig_atomic_t continued = 0;
 
 void note_continued(int) { continued = 1; }
 
-// Terminals that know it put these around what is pasted.
+// Terminals that support it put these around pasted text.
 constexpr const char *kPasteOn = "\033[?2004h", *kPasteOff = "\033[?2004l", *kPasteBegins = "\033[200~";
 constexpr std::string_view kPasteEnds = "\033[201~";
 
-// A pasted text as it is put into the line: lines end in a newline, and control characters, which would be obeyed, are left
-// out.
+// Returns pasted text as it is put into the line. Lines end in a newline, and control characters, which would be
+// obeyed, are left out.
 std::string cleaned(const std::string& pasted) {
   std::string text;
   for (size_t i = 0; i < pasted.size(); ++i) {
@@ -105,7 +105,7 @@ struct LineEditor::State {
   std::string file, prompt;
   InterruptCatcher* catcher = nullptr;
   bool interrupted = false;
-  std::wstring pending;  // characters that come before what is typed
+  std::wstring pending;  // These characters come before those that are typed.
 
   static State& of(EditLine* editor) {
     void* state = nullptr;
@@ -116,8 +116,8 @@ struct LineEditor::State {
   static int next_of(EditLine* editor, wchar_t* character) { return of(editor).next(character); }
   static unsigned char paste_of(EditLine* editor, int) { return of(editor).paste(); }
 
-  // A character for libedit: 1; 0 at the end of the input. Ctrl-C empties the line (to its beginning, then what is behind
-  // the cursor is cut) and ends it.
+  // Gives libedit a character and returns 1, or returns 0 at the end of the input. Ctrl-C empties the line (it goes to
+  // the beginning and cuts the rest) and ends it.
   int next(wchar_t* character) {
     while (pending.empty()) {
       if (wait_for_input(*catcher)) {
@@ -128,7 +128,7 @@ struct LineEditor::State {
         interrupted = true;
         pending = L"\001\013\n";
       }
-      if (continued != 0) {  // the shell has set the terminal as it likes it
+      if (continued != 0) {  // The shell has changed the settings of the terminal.
         continued = 0;
         el_set(editor, EL_PREP_TERM, 0);
         el_set(editor, EL_PREP_TERM, 1);
@@ -142,13 +142,13 @@ struct LineEditor::State {
 
   bool decode(char byte, wchar_t* character) {
     const size_t size = std::mbrtowc(character, &byte, 1, &partial);
-    if (size == static_cast<size_t>(-1)) partial = {};  // no character of this locale: left out
+    if (size == static_cast<size_t>(-1)) partial = {};  // A byte that is no character of this locale is left out.
     if (size == 0) *character = L'\0';
     return size == 0 || size == 1;
   }
   std::mbstate_t partial{};
 
-  // The file is whole or as it was; only its owner may read it.
+  // The file is either complete or unchanged, and only its owner may read it.
   void keep(const std::string& line) {
     ::history(history, &event, H_ENTER, line.c_str());
     if (file.empty()) return;
@@ -159,7 +159,7 @@ struct LineEditor::State {
     if (!written || ::rename(beside.c_str(), file.c_str()) != 0) ::unlink(beside.c_str());
   }
 
-  // Pasted text, which lies between the terminal's marks, goes into the line as it is.
+  // Puts pasted text, which stands between the terminal's marks, into the line as it is.
   unsigned char paste() {
     std::string text;
     while (!text.ends_with(kPasteEnds) && wait_for_input(*catcher)) {
@@ -167,14 +167,14 @@ struct LineEditor::State {
       if (byte < 0) return CC_EOF;
       text += static_cast<char>(byte);
     }
-    if (!text.ends_with(kPasteEnds)) return CC_NORM;  // interrupted: the next character says so
+    if (!text.ends_with(kPasteEnds)) return CC_NORM;  // It was interrupted, which the next character reports.
     text.resize(text.size() - kPasteEnds.size());
     return el_insertstr(editor, cleaned(text).c_str()) == 0 ? CC_REFRESH : CC_ERROR;
   }
 };
 
 LineEditor::LineEditor(std::string history) : state_(new State) {
-  // Letters are counted, not bytes. A locale that knows ASCII alone would lose all others.
+  // Letters are counted, not bytes. A locale that knows only ASCII would lose all others.
   std::setlocale(LC_CTYPE, "");
   if (MB_CUR_MAX == 1) std::setlocale(LC_CTYPE, "C.UTF-8");
   constexpr int kLines = 1000;
@@ -234,7 +234,7 @@ Typed LineEditor::read(const std::string& prompt, InterruptCatcher& catcher) {
 
 #else
 
-// Without libedit the terminal edits lines itself, and a pasted text is as many lines as it has.
+// Without libedit the terminal edits lines itself, and pasted text becomes as many messages as it has lines.
 struct LineEditor::State {};
 
 LineEditor::LineEditor(std::string) : state_(new State) {}

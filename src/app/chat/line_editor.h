@@ -1,5 +1,5 @@
-// app: lines that somebody types at a terminal. They can be edited, and are kept over programs in a file; what is pasted
-// stays one text, whatever lines it has; Ctrl-C gives up the line and not the program.
+// This file reads lines that a person types at a terminal. Lines can be edited and are kept in a file between runs.
+// Pasted text stays one text, however many lines it has. Ctrl-C gives up the line and not the program.
 #pragma once
 #include <string>
 
@@ -9,13 +9,13 @@ namespace fidelio::app {
 
 struct Typed {
   enum class End { line, input_ended, interrupted } end = End::line;
-  std::string text;  // without the newline at its end; a pasted text may hold others
+  std::string text;  // It has no newline at its end; pasted text may contain others.
 };
 
-// One at a time, for a program whose standard input and output are a terminal.
+// Only one may exist at a time, in a program whose standard input and output are a terminal.
 class LineEditor {
  public:
-  // `history`: a file that lines are read from and kept in, "" for none.
+  // Lines are read from the file `history` and kept in it; "" means none.
   explicit LineEditor(std::string history);
   ~LineEditor();
   LineEditor(const LineEditor&) = delete;
@@ -27,11 +27,11 @@ class LineEditor {
   State* state_;
 };
 
-// The file that keeps lines from one program to the next: NAME in fidelio's folder of the user's state (XDG base
-// directories), which is made; "" where the user has no home.
+// Returns the file that keeps lines from one run to the next: NAME in fidelio's folder of the user's state (XDG base
+// directories), which is created. Returns "" where the user has no home.
 std::string state_file(const std::string& name);
 
-// For whoever ends the program from another thread: the terminal as it was before a line was read.
+// Restores the terminal as it was before a line was read. A thread that ends the program calls it.
 void leave_terminal_as_it_was();
 
 }  // namespace fidelio::app

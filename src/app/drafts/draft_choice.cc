@@ -23,26 +23,26 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int64_t kSideBySide = 16;  // answers written at once
-constexpr double kWorthIt = 1.02;    // less than that is noise of a few steps' times
+constexpr int64_t kSideBySide = 16;  // This many answers are written at once.
+constexpr double kWorthIt = 1.02;    // Less than that is noise in the times of a few steps.
 
 struct Copy {
   std::map<LinearId, FormatSpec> formats;
   std::map<LinearId, LinearWeight> weights;
-  nlohmann::json tuned;  // null: it is not
+  nlohmann::json tuned;  // It is null if the copy is not tuned.
   std::unique_ptr<Runner> runner;
   int64_t bytes = 0;
 };
 struct DraftKind {
-  std::string name, draft;  // as asked for; as `--draft auto` will have it
+  std::string name, draft;  // These are the kind as it was asked for, and as `--draft auto` will use it.
   Runner* runner = nullptr;
   Reading reading;
-  std::shared_ptr<Copy> copy;        // null: a view
-  std::vector<int32_t> head_tokens;  // none: the whole head
-  int64_t bytes = 0;                 // of memory
+  std::shared_ptr<Copy> copy;        // It is null if the draft reads the high bits of the model's own codes.
+  std::vector<int32_t> head_tokens;  // It is empty if the whole head is used.
+  int64_t bytes = 0;                 // It counts the memory of the draft.
   double share = 1;
   DraftQuality quality;
-  double seconds = 0;  // of a step
+  double seconds = 0;  // It is the time of a step.
   Prediction greedy, sampled;
   double speedup() const { return std::sqrt(greedy.speedup * sampled.speedup); }
 };
@@ -61,12 +61,12 @@ std::vector<WrittenAnswer> write_answers(Runner& model, Reading reading, std::ve
   return answers;
 }
 
-// Every second answer of either kind is measured on; the others join what copies are made with.
+// Every second answer of either kind is used for measuring; the others are added to the data that copies are made with.
 std::vector<WrittenAnswer> keep_half(const std::vector<WrittenAnswer>& answers, Dataset& data) {
   std::vector<WrittenAnswer> kept;
   for (size_t i = 0; i < answers.size(); ++i) {
     const auto size = static_cast<int64_t>(answers[i].ids.size());
-    if (size < answers[i].begin + kCycle) continue;  // ended at once
+    if (size < answers[i].begin + kCycle) continue;  // This answer ended at once.
     if (i / 2 % 2 == 1)
       kept.push_back(answers[i]);
     else
@@ -75,7 +75,7 @@ std::vector<WrittenAnswer> keep_half(const std::vector<WrittenAnswer>& answers, 
   return kept;
 }
 
-// Embedding and head of 3 bits and fewer lose much and save little.
+// An embedding or head of 3 bits and fewer loses much and saves little.
 FormatSpec outer_format(FormatSpec format) {
   format.bits = std::max(format.bits, 4);
   return format;
@@ -106,7 +106,7 @@ double share_of(const DraftKind& kind, const Runner& model) {
          static_cast<double>(model.bytes_read(kind.reading.activations));
 }
 
-// The runner and reading of a kind; false where it would be too large.
+// Makes the runner and the reading of a kind. Returns false where it would be too large.
 bool make_kind(const RunOptions& run, const DraftChoiceOptions& o, const Checkpoint& checkpoint, Runner& model,
                const Dataset& data, CopyTuner* tuner, DraftKind& kind) {
   const Activations mode = parse_activations(run.activations);
@@ -130,8 +130,8 @@ bool make_kind(const RunOptions& run, const DraftChoiceOptions& o, const Checkpo
   return true;
 }
 
-// The tokens that are most frequent in the data, and those that end an answer; where it has no more, the first of the
-// vocabulary, which merges of frequent text have made first. Ascending.
+// Returns, in ascending order, the tokens that are most frequent in the data, and those that end an answer. If the data
+// has too few, the first tokens of the vocabulary follow, which merges of frequent text made first.
 std::vector<int32_t> frequent_tokens(const Dataset& data, const TextModel& model, int64_t wanted) {
   const auto v = static_cast<size_t>(model.checkpoint.config().v);
   const size_t count = std::min(v, wanted < 0 ? (v + 3) / 4 : static_cast<size_t>(wanted));
@@ -147,7 +147,8 @@ std::vector<int32_t> frequent_tokens(const Dataset& data, const TextModel& model
   return ids;
 }
 
-// The same kind with a head of these tokens; none where its format allows of none, or too little would be saved.
+// Returns the same kind with a draft vocabulary of these tokens alone. Returns nothing where the format of the head
+// does not allow it, or too little would be saved.
 std::optional<DraftKind> with_short_head(const Checkpoint& checkpoint, const Runner& model, const DraftKind& whole,
                                          const std::vector<int32_t>& tokens) {
   const LinearId id = head_of(checkpoint.config());
@@ -162,11 +163,12 @@ std::optional<DraftKind> with_short_head(const Checkpoint& checkpoint, const Run
   return kWorthIt * kind.share > whole.share ? std::nullopt : std::optional(std::move(kind));
 }
 
-// The kinds that were asked for, each of which the model must have; unasked the usual ones, those that it has.
+// Returns the kinds that were asked for, each of which the model must support. If none was asked for, it returns the
+// usual kinds that the model supports.
 std::vector<std::string> kinds_to_try(const RunOptions& run, const DraftChoiceOptions& o, const Runner& model) {
   const Activations mode = parse_activations(run.activations);
   std::vector<std::string> kinds = o.kinds;
-  // Grids are nearer at the same bytes, but on a GPU integers stream at memory's rate and grids do not.
+  // Grids are more accurate at the same bytes, but on a GPU integers stream at the rate of memory and grids do not.
   if (o.kinds.empty()) kinds = {"4", "lut4g64", on_gpu(run) && !o.by_bytes ? "int4g128z" : "lut3g64"};
   std::erase_if(kinds, [&](const std::string& kind) {
     if (!is_high_bits(kind) || model.bytes_read({mode, kind[0] - '0'}) < model.bytes_read(mode)) return false;
@@ -197,8 +199,8 @@ nlohmann::json to_json(const DraftKind& k, const StepTimes& times) {
           {"sampled", prediction(k.sampled)}};
 }
 
-// All kinds are timed side by side; the fastest, if any is worth it, and a row of the report for each. By bytes: where
-// memory is all that a step waits for, which verifies several rows in the time of one.
+// Times all kinds side by side and returns the fastest, or null if none is worth it. It adds a row of the report for
+// each. With `by_bytes`, a step is assumed to wait for memory alone, so verifying several rows takes the time of one.
 const DraftKind* time_and_choose(Runner& model, Reading reading, std::vector<DraftKind>& kinds,
                                  const WrittenAnswer& amid, int64_t most, bool by_bytes, nlohmann::json& rows) {
   std::vector<DraftReading> drafts;
@@ -218,7 +220,8 @@ const DraftKind* time_and_choose(Runner& model, Reading reading, std::vector<Dra
   return best;
 }
 
-// Whether the copy in a model's folder is one that we wrote. A run may have ended between it and the line that names it.
+// Tells whether the copy in a model's folder was written by fidelio. A run may have ended between writing it and the
+// line that names it.
 bool is_our_copy(const std::string& copy) {
   try {
     return parse_json(Checkpoint::open(copy).provenance(), copy).value("method", "") == "draft";
@@ -227,7 +230,7 @@ bool is_our_copy(const std::string& copy) {
   }
 }
 
-// Returns whether a file is a choice that we wrote, and, with `copy`, one that names a copy.
+// Tells whether a file is a choice that fidelio wrote and, with `copy`, whether it names a copy.
 bool is_our_choice(const std::string& file, bool copy = false) {
   try {
     const nlohmann::json choice = read_json_object(file);
@@ -238,7 +241,7 @@ bool is_our_choice(const std::string& file, bool copy = false) {
   }
 }
 
-// Reports before the work what would stop write_choice(), which removes a choice and a copy of ours and no more.
+// Reports before the work any obstacle to write_choice(), which removes only a choice and a copy written by fidelio.
 void check_can_keep(const std::string& folder) {
   const std::string choice = draft_choice_file(folder), copy = draft_folder(folder);
   check(fs::is_directory(folder), "{} is a file: a draft is kept in a model's folder", folder);
@@ -253,7 +256,8 @@ void check_can_keep(const std::string& folder) {
   check_can_write({choice});
 }
 
-// Both appear complete: the folder first, then the line that names it. The choice before stays until the copy is there.
+// Both appear complete: the folder first, then the line that names it. The previous choice stays until the copy is
+// there.
 void write_choice(const std::string& folder, const Checkpoint& model, const DraftKind* best, nlohmann::json report) {
   const bool copied = best && best->copy;
   const TemporaryFolder beside(draft_folder(folder));
@@ -281,7 +285,7 @@ nlohmann::json choose_draft(const RunOptions& run, const DraftChoiceOptions& o,
   for (const std::string& kind : o.kinds)
     if (!is_high_bits(kind)) parse_format(kind);
   std::vector<GenerationRequest> requests = read_prompts(o.prompts, {}, model);
-  constexpr size_t kFewest = 4;  // a greedy and a sampled answer for either half
+  constexpr size_t kFewest = 4;  // Either half needs a greedy and a sampled answer.
   check(requests.size() >= kFewest, "{}: prompts to choose a draft by: expected {} or more, a line each, got {}",
         o.prompts.file, kFewest, requests.size());
   Dataset data;

@@ -14,9 +14,9 @@
 namespace fidelio::app {
 namespace {
 
-constexpr int kNumbers = 4;  // random numbers a row is chosen with
+constexpr int kNumbers = 4;  // A row is chosen with this many random numbers.
 
-// One answer under way: its pages, and how many of its tokens are in the cache.
+// This is one answer in progress, with its pages and the number of its tokens that are in the cache.
 struct Course {
   const WrittenAnswer* answer;
   std::vector<int32_t> pages;
@@ -59,7 +59,7 @@ struct Sums {
   cpu::Chooser chooser;
 };
 
-// Everything before the first row that is judged.
+// Feeds everything before the first row that is judged.
 void feed_prompt(Runner& model, Reading reading, Course& c) {
   const int64_t end = c.answer->begin - 1;
   while (c.fed < end) {
@@ -72,7 +72,7 @@ void feed_prompt(Runner& model, Reading reading, Course& c) {
   }
 }
 
-// The next rows of all courses, as the draft sees them and then as the model does, which leaves its own in the cache.
+// Computes the next rows of all answers by the draft and then by the model, which leaves its own entries in the cache.
 void judge_cycle(Runner& model, Reading reading, Runner& draft, Reading draft_reading, std::vector<Course>& courses,
                  double temperature, Sums& sums) {
   const auto v = static_cast<size_t>(model.config().v);
@@ -165,10 +165,10 @@ StepTimes measure_times(Runner& model, Reading reading, std::span<const DraftRea
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   };
   std::vector<std::vector<double>> verify(static_cast<size_t>(most)), drafted(drafts.size());
-  // Plain decoding follows plain decoding, verification follows drafts.
+  // Plain decoding follows plain decoding, and verification follows drafts.
   for (int round = 0; round <= kRounds; ++round) {
     const auto keep = [&](std::vector<double>& in, double seconds) {
-      if (round > 0) in.push_back(seconds);  // the first round warms up
+      if (round > 0) in.push_back(seconds);  // The first round warms up.
     };
     for (int64_t i = 0; i < kPlainStepsToSettle; ++i) time(model, reading, 1, false);
     keep(verify[0], time(model, reading, 1, false));

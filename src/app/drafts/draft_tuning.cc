@@ -47,7 +47,7 @@ nlohmann::json CopyTuner::tune(const std::map<LinearId, FormatSpec>& formats,
       untuned, model_.checkpoint, formats, [&](LinearId id) { return weights.at(id); }, nlohmann::json::object());
   const Checkpoint& copy = copies_.emplace_back(Checkpoint::open(untuned));
   train::TuneOptions how = options_;
-  if (!state_.empty())  // a run that asks for something else finds nothing there
+  if (!state_.empty())  // A run with other options finds no state there.
     how.state =
         state_ + "-" + sha256_hex(train::job_of(copy, model_.checkpoint, data(), how).dump()).substr(0, 8) + ".tuning";
   put_aside_damaged_state(how.state, [](const std::string& text) { print_error(text + "\n"); });

@@ -1,6 +1,6 @@
-// A copy that drafts, moved towards the model it drafts for (train/tune/tuner.h): what the model would say is all that
-// such a copy has to know, so it is tuned on answers of the model and on what the model writes when it goes on from their
-// beginnings. Formats and bytes stay as they are, and so do norms, which both read.
+// This file tunes a copy that drafts towards the model that it drafts for (train/tune/tuner.h). Such a copy only needs
+// to predict that model, so it is tuned on answers of the model and on text that the model writes from their
+// beginnings. Formats and bytes stay as they are, and so do norms, which both share.
 #pragma once
 #include "app/options/common.h"
 #include "runtime/dataset.h"
@@ -10,17 +10,17 @@ namespace fidelio::app {
 
 struct DraftTuning {
   bool on = false;
-  int64_t steps = -1, windows = 0, samples = -1;  // as train::TuneOptions and train::default_samples have them
+  int64_t steps = -1, windows = 0, samples = -1;  // They are as in train::TuneOptions and train::default_samples.
 };
 
 class CopyTuner {
  public:
-  // `read`: windows of tokens, held by the caller. `state`: where a run that was ended is found again, a path to which a
-  // name is added; "": nowhere.
+  // `read` are windows of tokens, which the caller holds. `state` is the path, to which a name is added, where the
+  // state of an interrupted run is found again; "" keeps none.
   CopyTuner(const RunOptions& run, const TextModel& model, const Dataset& read, const DraftTuning& how,
             std::string state);
-  // The weights as they are to be, which last as long as this does, and about it: steps, kl_before, kl_after (nats a
-  // token, on windows held out).
+  // Tunes the weights in place; they stay valid as long as this object. Returns a report: steps, kl_before, kl_after
+  // (nats a token, on windows held out).
   nlohmann::json tune(const std::map<LinearId, FormatSpec>& formats, std::map<LinearId, LinearWeight>& weights);
 
  private:
@@ -32,7 +32,7 @@ class CopyTuner {
   int64_t samples_, context_;
   train::TuneOptions options_;
   std::optional<train::TuneData> data_;
-  std::vector<Checkpoint> copies_;  // untuned: weights that were left alone are views into them
+  std::vector<Checkpoint> copies_;  // These are untuned copies; weights that were not changed are views into them.
 };
 
 }  // namespace fidelio::app

@@ -46,7 +46,7 @@ Answer answer(Engine& engine, GenerationRequest request, const std::function<voi
     error = std::move(made.error);
   };
   const int64_t number = engine.add(std::move(request), std::move(events));
-  while (engine.step())  // a part of a long prompt, or tokens
+  while (engine.step())  // A step computes a part of a long prompt, or tokens.
     if (catcher != nullptr && catcher->asked()) engine.cancel(number);
   check(error.empty(), "{}", error);
   if (printed < result.text.size()) print(result.text.substr(printed));

@@ -1,4 +1,4 @@
-// Model cards as the verbs write them: with the command that was typed and the version of this program.
+// This file writes model cards for the verbs, with the command that was typed and the version of this program.
 #pragma once
 #include <string>
 
@@ -6,10 +6,10 @@
 
 namespace fidelio::app {
 
-// The facts of a checkpoint, `source` being the text files of the model it was made of.
+// Returns the facts of a checkpoint; `source` are the text files of the model it was made from.
 CardFacts facts_of_run(const Checkpoint& made, const TextFiles& source);
 
-// The card of a folder that was just written. A README.md that is there already is left as it is.
+// Writes the card of a new folder. An existing README.md is left as it is.
 void add_card(const std::string& folder, const TextFiles& source);
 
 }  // namespace fidelio::app

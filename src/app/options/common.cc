@@ -55,7 +55,7 @@ void add_report(CLI::App& verb, std::string& path) {
 
 namespace {
 
-// A number that `fits`, or a message about what was `expected`.
+// Accepts a number that `fits`; otherwise the message says what was `expected`.
 CLI::Validator number_that(const std::function<bool(double)>& fits, const std::string& expected,
                            const std::string& description) {
   return CLI::Validator(
@@ -83,7 +83,7 @@ CLI::Validator from_to(double low, double high) {
       number_that([=](double x) { return x >= low && x <= high; }, fmt::format("a number from {} to {}", low, high),
                   fmt::format("in [{} - {}]", low, high));
   if (low != 0 || high != 1) return within;
-  return CLI::Validator(  // a share: people write percent
+  return CLI::Validator(  // The number is a share, for which people may write percent.
       [within](std::string& text) {
         const std::string message = within(text);
         const double x = std::strtod(text.c_str(), nullptr);
@@ -173,7 +173,7 @@ void write_json(const std::string& path, const nlohmann::json& value) {
   if (path.empty()) return;
   nlohmann::json report = value;
   if (report.is_object()) report.update({{"schema", kJsonSchema}, {"fidelio", FIDELIO_VERSION}});
-  // Text of models may hold what is not UTF-8; it is replaced, never thrown about.
+  // Text of models may hold bytes that are not UTF-8. They are replaced and never cause an exception.
   const std::string text = report.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
   if (path != "-") return write_file_atomically(path, text);
   std::fwrite(text.data(), 1, text.size(), stdout);
@@ -182,7 +182,7 @@ void write_json(const std::string& path, const nlohmann::json& value) {
 
 void flush_output() {
   if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return;
-  // What failed first may have been an earlier write, whose errno is gone; a pipe still says that nobody reads it.
+  // The first failure may have been an earlier write, whose errno is gone; a pipe still shows that nobody reads it.
   pollfd output = {STDOUT_FILENO, POLLOUT, 0};
   const bool nobody_reads = ::poll(&output, 1, 0) == 1 && (output.revents & POLLERR) != 0;
   throw std::system_error(nobody_reads ? EPIPE : EIO, std::generic_category());

@@ -31,8 +31,8 @@ bool can_read(const Runner& runner, Reading reading) {
   return runner.bytes_read(reading) < runner.bytes_read(reading.activations);
 }
 
-// A .gguf file's tokenizer.json is made of its keys and may be another text about the same tokens, some of which fill its
-// vocabulary up.
+// The tokenizer.json of a .gguf file is made from its keys and may describe the same tokens in another text, some of
+// which only fill up its vocabulary.
 void check_same_tokens(const std::string& draft, const std::string& model) {
   const TextFiles a = open_text_files(draft), b = open_text_files(model);
   if (tokenizer_json(a) == tokenizer_json(b)) return;
@@ -42,7 +42,7 @@ void check_same_tokens(const std::string& draft, const std::string& model) {
         "--draft {}: its tokenizer.json is not that of {}: its tokens mean others", draft, model);
 }
 
-// A part without the activations behind its colon.
+// Returns a part without the activations after its colon, which go to `mode`.
 std::string without_activations(const std::string& part, Activations& mode) {
   const size_t colon = part.rfind(':');
   const auto named = colon == std::string::npos ? std::nullopt : activations_named(part.substr(colon + 1));
@@ -51,7 +51,7 @@ std::string without_activations(const std::string& part, Activations& mode) {
   return part.substr(0, colon);
 }
 
-// One part that is not lookup.
+// Adds one part that is not lookup.
 void add_part(const std::string& part, Runner& model, const RunOptions& run, Draft& draft) {
   check(draft.how.draft == nullptr, "--draft {}: one reading or folder, and lookup beside it", draft.name);
   Activations mode = parse_activations(run.activations);
@@ -77,7 +77,7 @@ void add_part(const std::string& part, Runner& model, const RunOptions& run, Dra
   }
 }
 
-// Of weights, as their file states it; computed where it states none.
+// Returns the hash of weights that their file states, or computes it where the file states none.
 std::string weights_of(const std::string& folder) {
   const Checkpoint checkpoint = Checkpoint::open(folder);
   return checkpoint.written_weights_sha256().empty() ? checkpoint.weights_sha256()
@@ -173,7 +173,7 @@ std::optional<ChosenDraft> chosen_draft(const std::string& folder, int64_t v) {
           key);
     return found->get<std::string>();
   };
-  // The folder may be a stranger's: what it chooses is of its own, never another folder of this machine.
+  // The folder may be a stranger's, so its choice may name only its own contents, never another folder of this machine.
   const std::string draft = text("draft");
   for (const std::string& part : parts_of(draft))
     check(part == "lookup" || part == "copy" || is_high_bits(part),

@@ -35,7 +35,7 @@ bool signal_was_caught(int signal) {
     caught = true;
     return true;
   }
-  // Called under the lock, so that who is asked to stop is not gone meanwhile.
+  // `stop` is called under the lock, so the object that is asked to stop cannot be destroyed meanwhile.
   const std::lock_guard lock(stop_mutex);
   if (signal == SIGHUP || !stop_asked) return false;
   std::exchange(stop_asked, nullptr)();

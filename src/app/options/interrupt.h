@@ -1,10 +1,10 @@
-// app: signals that stop an answer, or a server after its answers, instead of the program.
+// This file catches signals that stop an answer, or a server after its answers, instead of the program.
 #pragma once
 #include <functional>
 
 namespace fidelio::app {
 
-// While one is alive, SIGINT is noted and the program goes on.
+// While an object of this class exists, SIGINT is noted and the program continues.
 class InterruptCatcher {
  public:
   InterruptCatcher();
@@ -12,11 +12,11 @@ class InterruptCatcher {
   InterruptCatcher(const InterruptCatcher&) = delete;
   InterruptCatcher& operator=(const InterruptCatcher&) = delete;
   bool asked() const;
-  void forget();  // what was noted so far
+  void forget();  // It forgets what was noted so far.
 };
 
-// While one is alive, the first SIGINT or SIGTERM calls `stop`, on the thread that waits for signals; a second one ends
-// the program as ever.
+// While an object of this class exists, the first SIGINT or SIGTERM calls `stop`, on the thread that waits for signals.
+// A second one ends the program as usual.
 class StopCatcher {
  public:
   explicit StopCatcher(std::function<void()> stop);
@@ -25,7 +25,7 @@ class StopCatcher {
   StopCatcher& operator=(const StopCatcher&) = delete;
 };
 
-// For the thread that waits for signals: true if somebody catches this one.
+// Returns true if an object catches this signal. The thread that waits for signals calls it.
 bool signal_was_caught(int signal);
 
 }  // namespace fidelio::app

@@ -11,8 +11,8 @@
 namespace fidelio::app {
 namespace {
 
-// The longest sequence a question can become. Log-likelihoods: a token is at least a byte, a few special ones are
-// added.
+// Returns the longest sequence that a question can become. For log-likelihoods a token is at least a byte, and a few
+// special ones are added.
 int64_t longest(const TextModel& model, const TaskSet& set, const Questions& o) {
   constexpr size_t kSpecial = 8;
   const int64_t context = model.checkpoint.config().max_positions;

@@ -41,7 +41,7 @@ SamplingOptions sampling_of(const Sampling& s, const std::string& model) {
   const auto settle = [&](const char* name, auto& value, auto recommended) {
     if (!s.given.contains(name)) value = recommended;
   };
-  // A model that says nothing of sampling is greedy, as in transformers: at temperature 1 a small one writes nonsense.
+  // A model without recommended sampling is greedy, as in transformers: at temperature 1 a small one writes nonsense.
   const bool sampled =
       defaults.do_sample.value_or(defaults.temperature || defaults.top_k || defaults.top_p || defaults.min_p);
   settle("temperature", o.temperature, sampled ? defaults.temperature.value_or(1.0) : 0);

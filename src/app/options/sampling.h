@@ -1,4 +1,4 @@
-// app: how tokens are chosen, for every verb that generates.
+// This file has the options by which tokens are chosen, for every verb that generates.
 #pragma once
 #include <set>
 
@@ -10,13 +10,13 @@ namespace fidelio::app {
 struct Sampling {
   SamplingOptions options;
   bool recommended = false;
-  std::set<std::string> given;  // options of the command line, without dashes
+  std::set<std::string> given;  // These are the options given on the command line, without dashes.
 };
-// --temperature ... --seed, and --recommended, or, where that is what holds anyway (`by_default`), --no-recommended.
+// Adds --temperature ... --seed, and --recommended or, where that is on anyway (`by_default`), --no-recommended.
 void add_sampling(CLI::App& verb, Sampling& sampling, bool by_default = false);
 
-// Returns the options that the command line gives. Where --recommended holds, what that leaves open is as the model's
-// generation_config.json has it, and as `serve` has it where that says nothing.
+// Returns the options that the command line gives. With --recommended, options that it leaves open come from the
+// model's generation_config.json, or are those of `serve` where that file has none.
 SamplingOptions sampling_of(const Sampling& sampling, const std::string& model);
 
 }  // namespace fidelio::app

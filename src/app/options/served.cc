@@ -9,8 +9,9 @@
 namespace fidelio::app {
 namespace {
 
-// Unless the command line says otherwise, and no more than all sequences could use: on a CPU so many; on a GPU so many a
-// sequence, with which a full server seldom has to preempt, within half of what the weights leave of its memory.
+// This is the size of the cache unless the command line says otherwise, and never more than all sequences could use. On
+// a CPU it is kCacheTokens. On a GPU it is kCacheTokensEach a sequence, with which a full server seldom has to preempt,
+// within half of the memory that the weights leave.
 constexpr int64_t kCacheTokens = 16384, kCacheTokensEach = 2048;
 
 int64_t default_cache_tokens(const ServedOptions& o, const Checkpoint& checkpoint, const RunnerOptions& options) {
@@ -76,7 +77,7 @@ void say_if_not_as_certified(const Checkpoint& checkpoint, const RunnerOptions& 
   try {
     const Certificate c = read_certificate(checkpoint);
     certified = {c.activations, c.kv, c.context};
-  } catch (const Error&) {  // `inspect` and `certify` say what is wrong with a certificate
+  } catch (const Error&) {  // `inspect` and `certify` report what is wrong with a certificate.
     return;
   }
   const RunAs run{std::string(name_of(options.mode)), std::string(name_of(options.kv)), context};

@@ -14,7 +14,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Damerau and Levenshtein's, swaps of neighbours counting once.
+// Returns the edit distance of Damerau and Levenshtein, in which a swap of neighbours counts once.
 size_t edits(const std::string& a, const std::string& b) {
   std::vector<std::vector<size_t>> d(a.size() + 1, std::vector<size_t>(b.size() + 1));
   for (size_t i = 0; i <= a.size(); ++i)

@@ -11,7 +11,7 @@
 namespace fidelio::app {
 namespace {
 
-// Whether a question is one of calibration.
+// Tells whether a question is one of calibration.
 bool calibrates(const TaskItem& item) {
   return std::stoul(sha256_hex(item.question).substr(0, 8), nullptr, 16) % 3 == 0;
 }
@@ -47,7 +47,8 @@ TaskTarget::TaskTarget(const TextModel& model, const Questions& questions, const
   }
 }
 
-// The journal outlives a change of target or questions, so a file of answers is named by what was asked, and of whom.
+// The journal outlives a change of target or questions, so a file of answers is named by what was asked, and of which
+// model.
 std::vector<std::vector<ItemResult>> TaskTarget::answers(const Half& half, const std::string& change) const {
   const Questions& q = questions_;
   std::vector<std::vector<ItemResult>> runs;
@@ -56,7 +57,7 @@ std::vector<std::vector<ItemResult>> TaskTarget::answers(const Half& half, const
         fmt::format("{} {} {} {} {} {} {} {} {}", half.asked.sha256, fmt::join(q.tasks, ","), q.limit, q.max_tokens,
                     fmt::join(q.stops, ","), q.plain, text_of(s), s.seed, change);
     const std::string file = fmt::format("{}/answers-{}-{}.jsonl", folder_, half.name, sha256_hex(asked).substr(0, 12));
-    if (std::filesystem::exists(file) && !TaskCache::is_one(file)) {  // its name is ours
+    if (std::filesystem::exists(file) && !TaskCache::is_one(file)) {  // The name of the file is ours.
       print_error(fmt::format("{} is damaged: it is made anew\n", file));
       std::filesystem::remove(file);
     }

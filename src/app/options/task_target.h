@@ -1,4 +1,5 @@
-// A target of tasks instead of distance: how much of the reference's accuracy may be lost (compress/search/tasks.cc).
+// This file sets a target in tasks instead of distance: how much of the reference's accuracy may be lost
+// (compress/search/tasks.cc).
 #pragma once
 #include <array>
 #include <functional>
@@ -12,10 +13,10 @@ namespace fidelio::app {
 
 class TaskTarget final : public TaskJudge {
  public:
-  // Puts the questions to the reference: sampled as its generation_config.json recommends, once for each of `seeds`, or
-  // greedily where it recommends nothing or seeds is 0. All answers are kept in `folder` between runs. A question is one
-  // of calibration if the SHA-256 of its words says so, one of three, so that the same words are never in both sets.
-  // Throws Error if either set is empty or answered wrongly throughout. Refers to `model` and `questions`.
+  // Puts the questions to the reference. It samples as its generation_config.json recommends, once for each of `seeds`,
+  // or greedily where nothing is recommended or seeds is 0. All answers are kept in `folder` between runs. The SHA-256
+  // of a question's words assigns one in three questions to calibration, so the same words are never in both sets.
+  // Throws Error if either set is empty or answered wrongly throughout. The object refers to `model` and `questions`.
   TaskTarget(const TextModel& model, const Questions& questions, const RunOptions& run, int seeds, uint64_t seed,
              const std::string& folder);
 
@@ -40,7 +41,7 @@ class TaskTarget final : public TaskJudge {
   std::string folder_;
   std::vector<SamplingOptions> samplings_;
   std::unique_ptr<Runner> runner_;
-  std::array<Half, 2> halves_;  // by QuestionSet
+  std::array<Half, 2> halves_;  // The index is a QuestionSet.
 };
 
 }  // namespace fidelio::app

@@ -17,7 +17,7 @@
 namespace fidelio::app {
 namespace {
 
-// SHA-256 of tokenizer.json of quill-1m and quill-26m.
+// These are the SHA-256 of the tokenizer.json of quill-1m and quill-26m.
 constexpr std::array<std::string_view, 2> kQuills = {
     "0213b7b2c4a8dc0f27b98b871ef93f9eeb6b15a373e668b6aa57fabc393c0154",
     "3010395a8abab07082d30da470f2f5c32e77adc13c2db36e4d4716773b477f1f"};

@@ -4,7 +4,7 @@
 namespace fidelio::app {
 namespace {
 
-// Adds the options that make a model's activations ones that few bits hold.
+// Adds the options that transform a model so that few bits can hold its activations.
 void add_activation_flags(CLI::App& verb, const std::shared_ptr<Quantize>& o) {
   verb.add_flag("--rotate", o->rotate,
                 "Turn activations by Hadamard matrices and weights against them, as QuaRot does: the same function "
@@ -15,7 +15,7 @@ void add_activation_flags(CLI::App& verb, const std::shared_ptr<Quantize>& o) {
       ->excludes("--rotate");
 }
 
-// Options that mean something with calibration alone: whoever gives one wants it.
+// These options have an effect only with calibration, so giving one asks for it.
 class Calibrating {
  public:
   CLI::Option* operator()(CLI::Option* option) {

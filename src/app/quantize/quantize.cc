@@ -41,7 +41,7 @@ void set_steps(const Quantize& o, ModelQuantizer& how) {
   how.sequential = !has(o, "source-inputs");
 }
 
-// The calibration text's sequences that gradients are made of.
+// Returns the sequences of the calibration text from which gradients are computed.
 std::vector<std::vector<int32_t>> gradient_sequences(const Quantize& o, const Dataset& data) {
   int64_t tokens = 0;
   std::vector<std::vector<int32_t>> sequences;
@@ -55,7 +55,8 @@ std::vector<std::vector<int32_t>> gradient_sequences(const Quantize& o, const Da
 
 const std::vector<std::string> kPaperParts = {"outliers", "salient", "residuals", "weights"};
 
-// What `--paper` takes out of an option's defaults; the gradients that it needs, of the source on the calibration text.
+// Removes from the defaults what `--paper` excludes. Returns the gradients that it needs, of the source on the
+// calibration text.
 std::map<LinearId, std::vector<float>> set_paper(const Quantize& o, const Checkpoint& source, const Dataset& data,
                                                  GptqOptions& options) {
   const auto has_part = [&](std::string_view part) {
@@ -67,7 +68,7 @@ std::map<LinearId, std::vector<float>> set_paper(const Quantize& o, const Checkp
                                        {.labels = true, .seed = o.seed, .threads = o.run.threads});
 }
 
-// Of the source on the same text, for `--steps curvature`.
+// Returns the moments of the source on the same text, for `--steps curvature`.
 std::map<LinearId, std::vector<float>> moments_of(const Quantize& o, const Checkpoint& source, const Dataset& data) {
   train::check_known(source.config());
   check_memory({{"the gradients' moments", train::output_moments_bytes(source.config())}}, available_memory(),
@@ -78,7 +79,7 @@ std::map<LinearId, std::vector<float>> moments_of(const Quantize& o, const Check
                                [&](int64_t) { progress.advance(); });
 }
 
-// The calibration text: `tokens` in all, `samples` of them written by the model.
+// Returns the calibration text: `tokens` in all, of which the model wrote `samples`.
 Dataset calibration_data(const Quantize& o, const Checkpoint& source, int64_t context) {
   const Tokenizer tokenizer = Tokenizer::load(source.texts());
   const auto chat = ChatTemplate::load(source.texts());
@@ -110,8 +111,9 @@ std::map<LinearId, FormatSpec> formats_for(const ModelConfig& config, const Quan
   return formats;
 }
 
-// Completes what is asked for in part: the method, calibration text and the embedding's format. A user who says nothing
-// of calibration wants a model in seconds; that it is the rougher one is said at the end (docs/design.md).
+// Fills in the method, the calibration text and the format of the embedding where they were left open. A user who does
+// not ask for calibration wants a model in seconds; the end of the run says that this is the rougher one
+// (docs/design.md).
 void settle_defaults(Quantize& o) {
   check(!o.keep_embedding || o.embedding.empty(),
         "--keep-embedding leaves the embedding as it is: leave out --embedding {}", o.embedding);
@@ -119,7 +121,7 @@ void settle_defaults(Quantize& o) {
   if (o.method == "gptq" && o.calibration.empty()) o.calibration = {bundled_text("docs-calibration.txt")};
 }
 
-// "embedding and head: int8g64zs8 (...)": what became of them, for whoever thinks of the linears alone.
+// Returns "embedding and head: int8g64zs8 (...)", which tells users who think only of the linears what became of these.
 std::string about_embedding(const ModelConfig& config, const Quantize& o) {
   const char* what = config.tie_embeddings ? "embedding (the head too)" : "embedding and head";
   if (o.embedding.empty()) return fmt::format("{}: left as they are in the source", what);
@@ -154,7 +156,8 @@ void set_view(const Quantize& o, ModelQuantizer& how) {
   how.options.view_bits = o.view_bits, how.options.view_weight = o.view_weight;
 }
 
-// Calibration text through a runner in FP32; with feedback through a second one beside it, which keeps the source's own.
+// Runs calibration text through a runner in FP32. With feedback, a second runner beside it keeps the source's own
+// activations.
 void quantise_on_text(const Quantize& o, const Checkpoint& source, ModelQuantizer& how, ThreadPool& pool,
                       Stages& stages, std::optional<Kept>& kept, nlohmann::json& provenance,
                       const std::function<void(QuantizedLinear)>& done) {
@@ -169,7 +172,7 @@ void quantise_on_text(const Quantize& o, const Checkpoint& source, ModelQuantize
   options.mode = Activations::f32;
   options.kv = KvFormat::f32;
   options.max_rows = std::max<int64_t>(context, 2048);
-  options.cache_tokens = 2 * options.max_rows;  // ragged sequences leave their last pages partly empty
+  options.cache_tokens = 2 * options.max_rows;  // Ragged sequences leave their last pages partly empty.
   options.context = context;
   const auto runner = make_runner(o.run, source, options);
   kept.emplace(o, source, data, *runner);
@@ -218,7 +221,7 @@ void check_paper(const Quantize& o) {
         "--paper is about vector codes, such as vq8k12s1+r2.2, and not {} by {}", o.format, o.method);
 }
 
-// Columns kept by --atom, as many as a group has.
+// Returns the columns kept by --atom, as many as a group has.
 KeptColumns kept_columns(const Quantize& o, const ModelConfig& config) {
   if (!o.atom) return {};
   check(o.method == "gptq", "--atom orders columns by what calibration shows: leave out --method {}", o.method);
@@ -228,7 +231,7 @@ KeptColumns kept_columns(const Quantize& o, const ModelConfig& config) {
   return {spec.group, {}};
 }
 
-// Columns that are kept have codes of 8 bits, and so smaller scales than the others.
+// Columns that are kept have codes of 8 bits, and therefore smaller scales than the others.
 std::map<LinearId, FormatSpec> kept_formats(std::map<LinearId, FormatSpec> formats) {
   for (auto& [id, spec] : formats)
     if (!is_outer(id)) spec.bits = 8;
@@ -290,7 +293,7 @@ void quantize(Quantize o) {
   write_checkpoint(
       o.out, source, formats, [&](LinearId id) { return weights.at(id); }, provenance, {}, columns);
   if (kept) kept->remove();
-  stages.reset();  // what follows is printed
+  stages.reset();  // The lines below are printed, so the bar is removed.
 
   const Checkpoint made = Checkpoint::open(o.out);
   write_card(o.out, facts_of_run(made, source.texts()));

@@ -1,4 +1,4 @@
-// app: what `quantize` was asked for, shared by its command line, what comes before the work, and the work.
+// This file has the options of `quantize`, which its command line, the preparation and the work share.
 #pragma once
 #include "app/options/common.h"
 #include "quant/quantize_model.h"
@@ -12,21 +12,23 @@ inline const std::vector<std::string> kSteps = {"act-order", "range-search",  "d
                                                 "feedback",  "source-inputs", "curvature"};
 inline const std::vector<std::string> kDefaultSteps(kSteps.begin(), kSteps.begin() + 5);
 
-// Embedding and head see every token, and in small models are a fifth of the file: eight bits cost them next to nothing.
-// This is Q8_0 of a GGUF file bit for bit, so an export to llama.cpp holds it as it is; vLLM and transformers hold them in BF16.
+// Embedding and head see every token and are a fifth of the file in small models; eight bits cost them next to nothing.
+// This format equals Q8_0 of a GGUF file bit for bit, so an export to llama.cpp holds it as it is; vLLM and
+// transformers hold them in BF16.
 inline constexpr const char* kEmbeddingFormat = "int8g32";
 
 struct Quantize {
   RunOptions run;
-  std::string format, method, embedding, out, json;  // no method: settle_defaults()
+  std::string format, method, embedding, out, json;  // If the method is empty, settle_defaults() chooses it.
   std::vector<std::string> calibration;
   std::vector<std::string> steps = kDefaultSteps;
-  int64_t tokens = 0, samples = 0, context = 0;  // 0: calibration_tokens_for(), window_length()
-  bool calibrated = false;                       // an option was given that is about calibration
+  int64_t tokens = 0, samples = 0, context = 0;  // 0 means calibration_tokens_for() or window_length().
+  bool calibrated = false;                       // It is true if an option about calibration was given.
   bool fresh = false;
   uint64_t seed = 0;
   bool keep_embedding = false, rotate = false, atom = false;
-  std::vector<std::string> paper;  // parts of SCVQ as written; empty: vector codes by feedback and descent
+  // These are the parts of SCVQ that run as in the paper; if empty, vector codes are made by feedback and descent.
+  std::vector<std::string> paper;
   float alpha = 0.25f;
   int64_t gradient_tokens = 32768;
   int view_bits = 0;
@@ -35,22 +37,22 @@ struct Quantize {
 
 void quantize(Quantize options);
 
-// The functions from here on prepare the work, and are in start.cc.
-// Throws Error where the disk lacks room for the output and for the journal beside it.
+// The functions from here on prepare the work, and are in start.cc. check_room throws Error where the disk lacks room
+// for the output and for the journal beside it.
 void check_room(const Quantize& options, const Checkpoint& source, const std::map<LinearId, FormatSpec>& formats);
-// Prints how long calibrating will take, from a few seconds' measurements.
+// Prints how long calibrating will take, from a few seconds of measurements.
 void foretell(const Quantize& options, const Checkpoint& source, const Dataset& data, Runner& runner, ThreadPool& pool);
 
-// Keeps finished parts in OUT.journal, as `compress` does, so that the same command goes on there after an interrupt.
-// What --atom finds of a model's columns is in no journal: there the work begins anew.
+// Keeps finished parts in OUT.journal, as `compress` does, so the same command resumes there after an interrupt. The
+// order of columns that --atom finds is not in the journal, so with --atom the work begins anew.
 class Kept {
  public:
   Kept(const Quantize& options, const Checkpoint& source, const Dataset& data, const Runner& runner);
-  ~Kept();  // what has nothing in it is not left behind an error
+  ~Kept();  // It removes an empty journal after an error.
   Kept(const Kept&) = delete;
   Kept& operator=(const Kept&) = delete;
   StopStore* store() { return journal_ ? &*journal_ : nullptr; }
-  void remove();  // after the output is whole
+  void remove();  // It is called after the output is complete.
 
  private:
   std::string folder_;

@@ -14,8 +14,8 @@ std::string duration_text(double seconds) {
   return fmt::format("{:.1f} h", minutes / 60);
 }
 
-// All that the weights of an output depend on, so that what an interrupted run has finished is taken for the same job
-// alone.
+// Returns everything that the weights of an output depend on. The finished parts of an interrupted run are used only
+// for the same job.
 std::map<std::string, std::string> quantize_job(const Quantize& o, const Checkpoint& source, const Dataset& data,
                                                 const Runner& runner) {
   return {{"program", FIDELIO_VERSION},
@@ -36,7 +36,7 @@ std::map<std::string, std::string> quantize_job(const Quantize& o, const Checkpo
 }  // namespace
 
 void check_room(const Quantize& o, const Checkpoint& source, const std::map<LinearId, FormatSpec>& formats) {
-  constexpr int64_t kRest = 1'000'000;  // norms and the file's header, about
+  constexpr int64_t kRest = 1'000'000;  // This is about the size of norms and the file's header.
   int64_t whole = kRest + static_cast<int64_t>(source.texts().read("tokenizer.json").value_or("").size()), made = 0;
   for (LinearId id : linears_of(source.config())) {
     const auto found = formats.find(id);
@@ -52,7 +52,7 @@ void check_room(const Quantize& o, const Checkpoint& source, const std::map<Line
              "Choose another place for the output");
 }
 
-// Says nothing for vector codes: the time that they take is not known so soon.
+// Prints nothing for vector codes, whose time cannot be estimated so soon.
 void foretell(const Quantize& o, const Checkpoint& source, const Dataset& data, Runner& runner, ThreadPool& pool) {
   const FormatSpec format = parse_format(o.format);
   if (quiet(o.json) || format.kind == Kind::vq || format.is_dense()) return;
@@ -88,7 +88,7 @@ void Kept::remove() {
 Kept::~Kept() {
   try {
     if (journal_ && journal_->finished() == std::pair<int64_t, int64_t>{0, 0}) Journal::remove(folder_);
-  } catch (const std::exception&) {  // the error that ended the run is the one to be told
+  } catch (const std::exception&) {  // The error that ended the run is the one to report.
   }
 }
 

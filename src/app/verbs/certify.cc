@@ -1,3 +1,5 @@
+// This file is the verb `certify`, which measures again what the certificate of a model claims, or certifies it on
+// other texts.
 #include <fmt/ranges.h>
 
 #include <algorithm>
@@ -30,7 +32,7 @@ struct Certify {
   RunOptions run;
   std::string reference, json, page, card, card_block;
   std::vector<std::string> texts;
-  int64_t answers = -1;  // -1: as many as the certificate has
+  int64_t answers = -1;  // -1 means as many as the certificate has.
   DraftOptions draft;
 };
 
@@ -38,8 +40,8 @@ std::optional<UsedTexts> used_texts(const TextModel& model) {
   return UsedTexts::read(nlohmann::json::parse(model.checkpoint.provenance()), model.checkpoint.folder());
 }
 
-// The checkpoint must be what was certified, and the reference what it was certified against. Before anything is
-// measured: a changed byte may cost so little that measuring does not tell.
+// The checkpoint must be the certified one, and the reference the one it was certified against. This is checked before
+// anything is measured, because a changed byte may have so little effect that measuring does not show it.
 void check_identity(const Certify& o, const TextModel& model, const Checkpoint& reference, const Certificate& claim) {
   check(!model.checkpoint.written_weights_sha256().empty(),
         "{} does not say what its weights' SHA-256 is: an earlier fidelio wrote it; compress the model again",
@@ -60,7 +62,7 @@ void check_identity(const Certify& o, const TextModel& model, const Checkpoint& 
         o.reference, o.run.model);
 }
 
-// Fields that no measuring shows must be as they were written. Returns those of the others that are not.
+// Fields that no measurement can confirm must be as they were written. Returns the other fields that are not.
 std::vector<std::string> check_seal(const Certify& o, const TextModel& model) {
   const EditedFields edited = edited_fields(model.checkpoint);
   check(
@@ -71,7 +73,7 @@ std::vector<std::string> check_seal(const Certify& o, const TextModel& model) {
   return edited.by_measuring;
 }
 
-// No document that is certified on may be one that the model was made with.
+// No document of the certificate may be one that the model was made with.
 void check_not_used(const Certify& o, const TextModel& model, const TextSet& set) {
   const std::optional<UsedTexts> used = used_texts(model);
   for (const Document& d : set.documents) {
@@ -82,7 +84,7 @@ void check_not_used(const Certify& o, const TextModel& model, const TextSet& set
   }
 }
 
-// As the model was certified.
+// Returns the options with which the model was certified.
 RunnerOptions as_certified(const Certify& o, const Certificate& claim) {
   RunnerOptions options = runner_options(o.run);
   options.mode = parse_activations(claim.activations);
@@ -93,7 +95,8 @@ RunnerOptions as_certified(const Certify& o, const Certificate& claim) {
   return options;
 }
 
-// With --draft: how often the model takes what it guesses, on the documents' first windows. No token depends on it.
+// Measures, if there is a --draft, how often the model accepts the draft's guesses, on the first windows of the
+// documents. It does not affect any token.
 void add_draft_to(Certificate& certificate, const Certify& o, const TextModel& model, const Certificate& claim,
                   const TextSet& set) {
   constexpr size_t kTexts = 16;
@@ -111,7 +114,7 @@ struct Measurements {
   FidelityReport report;
   std::optional<WholeAnswers> answers{};
 };
-// The model as it was certified, beside its reference.
+// Measures the model as it was certified, beside its reference.
 Measurements measure(const Certify& o, const TextModel& model, const Checkpoint& reference, const Certificate& claim,
                      const TextSet& set, std::unique_ptr<Runner>& served) {
   RunnerOptions options = as_certified(o, claim);
@@ -150,7 +153,7 @@ std::string names_text(const std::vector<std::string>& files) {
   return fmt::format("{}", fmt::join(names, ", "));
 }
 
-// Which of two certificates claims less, and which knows it better.
+// Says which of two certificates claims less, and which is more precise.
 std::string compared(const Certificate& stored, const Certificate& own) {
   const Estimate &mine = own.promised.ear, &its = stored.promised.ear;
   const double difference = mine.value - its.value;
@@ -187,7 +190,7 @@ void write_page(const Certify& o, const std::string& verdict, const Certificate&
                           certify_page(folder_name(o.run.model), verdict, certificate, kept, documents, made_by()));
 }
 
-// The model's card with this certificate in it.
+// Writes the model's card with this certificate in it.
 void write_card_of(const Certify& o, const TextModel& model, const Certificate& certificate, bool kept) {
   if (o.card.empty() && o.card_block.empty()) return;
   CardFacts facts = facts_of_run(model.checkpoint, model.checkpoint.texts());
@@ -198,7 +201,7 @@ void write_card_of(const Certify& o, const TextModel& model, const Certificate& 
   if (!o.card_block.empty()) write_file_atomically(o.card_block, card_block(facts));
 }
 
-// The figures that miss the target, with the target and the domain.
+// Returns the figures that miss the target, with the target and the domain.
 std::string not_met(const Certificate& measured) {
   const PromisedFigures& p = measured.promised;
   std::vector<std::string> asked;
@@ -212,7 +215,7 @@ std::string not_met(const Certificate& measured) {
       asked.empty() ? "it claims otherwise" : fmt::format("its target is {}", fmt::join(asked, " and ")));
 }
 
-// A second certificate, on documents of the user's own, as many as the stored one may have.
+// Makes a second certificate, on the user's own documents, of which it uses as many as the stored one may have.
 void certify_own_text(const Certify& o, const TextModel& model, const Checkpoint& reference, const Certificate& claim,
                       Corpus corpus) {
   constexpr int64_t kWindows = 1000;
@@ -251,7 +254,7 @@ void certify_own_text(const Certify& o, const TextModel& model, const Checkpoint
   check(met, "{}: the certificate's target is not met on {}: {}", o.run.model, names_text(o.texts), not_met(own));
 }
 
-// Measures again what the certificate claims, from the file, and says whether it holds.
+// Measures the claims of the certificate in the file again, and says whether they hold.
 void certify_again(const Certify& o, const TextModel& model, const Checkpoint& reference, const Certificate& claim,
                    Corpus corpus, const std::vector<std::string>& edited) {
   name_domain(corpus, claim);
@@ -307,10 +310,11 @@ void certify_again(const Certify& o, const TextModel& model, const Checkpoint& r
         o.run.model, fmt::join(edited, ", "));
 }
 
-// The model's own answers lie beside its weights.
+// The model's own answers are stored beside its weights.
 std::string own_text_of(const Certify& o) { return o.run.model + "/" + std::string(kOwnTextFile); }
 
-// Where the text of a certificate lies: where it says, or, if that is of another machine, with what comes with fidelio.
+// Finds the text of a certificate: where the certificate says or, if that is on another machine, among the texts that
+// come with fidelio.
 std::vector<std::string> find_text(const Certify& o, const Certificate& claim) {
   std::vector<std::string> found;
   for (const std::string& source : without_words(claim.texts, TextUse::heldout, own_text_of(o))) {
@@ -332,7 +336,7 @@ std::vector<std::string> find_text(const Certify& o, const Certificate& claim) {
   return found;
 }
 
-// Whether every document that was certified on is here, under whatever names.
+// Tells whether every certified document is here, under any name.
 bool are_the_certificates(const Corpus& corpus, const Certificate& claim) {
   std::set<std::string> there;
   for (const Document& d : corpus.documents) there.insert(d.sha256.substr(0, kPlaceHashDigits));

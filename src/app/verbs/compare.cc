@@ -1,3 +1,5 @@
+// This file is the verb `compare`, which shows where a model would choose another token than the model it is compared
+// with.
 #include <algorithm>
 
 #include "app/about.h"
@@ -11,12 +13,12 @@ namespace fidelio::app {
 namespace {
 
 struct Compare {
-  RunOptions run;  // its model is A
+  RunOptions run;  // Its model is A.
   std::string other, prompts, page, csv, json;
   Questions questions{.batch = 16, .max_tokens = 512};
 };
 
-// `limit` of them, spread evenly over the file: files of questions are sorted by task.
+// Returns `limit` of them, spread evenly over the file, because files of questions are sorted by task.
 std::vector<std::string> spread(const std::vector<std::string>& all, int64_t limit) {
   const auto size = static_cast<int64_t>(all.size());
   if (limit == 0 || limit >= size) return all;

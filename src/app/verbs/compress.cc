@@ -1,3 +1,4 @@
+// This file is the verb `compress`, which makes the smallest model that meets a target of fidelity and certifies it.
 #include "compress/compress.h"
 
 #include <algorithm>
@@ -23,7 +24,7 @@
 namespace fidelio::app {
 namespace {
 
-// What stands on the command line; job_of() makes a Job of it.
+// These are the options of the command line; job_of() makes a Job from them.
 struct CompressOptions {
   RunOptions run;
   Questions questions;
@@ -32,10 +33,10 @@ struct CompressOptions {
                            promise = "domain";
   std::vector<std::string> formats, rules;
   bool dry_run = false, draft = false;
-  int seeds = 3;  // of answers
+  int seeds = 3;  // It counts the seeds of answers.
 };
 
-// All of the command line but what depends on the model.
+// Reads everything from the command line that does not depend on the model.
 Job job_of(const CompressOptions& o) {
   Job job = o.job;
   check(o.questions.file.empty() == (job.accuracy_drop == 0),
@@ -63,15 +64,15 @@ Job job_of(const CompressOptions& o) {
   job.out = without_slash(job.out);
   job.serving = runner_options(o.run);
   job.on_gpu = on_gpu(o.run);
-  constexpr int64_t kPrompt = 256;  // tokens, about
+  constexpr int64_t kPrompt = 256;  // This is about the tokens of a prompt.
   if (!o.questions.file.empty()) job.answering_tokens = o.questions.batch * (o.questions.max_tokens + kPrompt);
   check_job(job);
   return job;
 }
 
-// Of several outputs some may be there already, if a journal says that a run was interrupted.
+// If there are several outputs, some may exist already, provided that a journal says that a run was interrupted.
 void check_outputs(const Job& job, const std::string& json) {
-  check_output_name(job.out);  // of which several outputs are made
+  check_output_name(job.out);  // The names of all outputs are made from it.
   const bool begun = job.ear.size() > 1 && std::filesystem::exists(job.out + ".journal/job.json");
   const std::vector<std::string> outputs = job.outputs();
   for (size_t i = 0; i < outputs.size(); ++i) {
@@ -112,7 +113,7 @@ void say(const Job& job, const nlohmann::json& report) {
                rules_of(job.consumer).target, rules_of(job.consumer).export_options);
 }
 
-// Of every checkpoint made, the draft that makes it fastest.
+// Chooses for every checkpoint that was made the draft that makes it fastest.
 void choose_drafts(const CompressOptions& o, nlohmann::json& report) {
   DraftChoiceOptions how;
   how.prompts.limit = 48;
@@ -134,7 +135,7 @@ void choose_drafts(const CompressOptions& o, nlohmann::json& report) {
   }
 }
 
-// Says what sizes alone say, where config.json is there and the weights are not.
+// Predicts from sizes alone, where config.json exists and the weights do not.
 void foresee_by_config(const CompressOptions& o, Job job) {
   const Checkpoint outline = Checkpoint::open(open_outline(o.run.model));
   if (job.tune) train::check_known(outline.config());

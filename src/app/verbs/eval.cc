@@ -1,3 +1,4 @@
+// This file is the verb `eval`, which measures a model on texts and questions.
 #include <fmt/ranges.h>
 
 #include <cmath>
@@ -28,7 +29,7 @@ struct Eval {
   EvalTasks tasks;
 };
 
-// Without an interval where the data gives none (one window), a dash where it gives no number at all.
+// Returns the number without an interval where the data gives none (one window), and a dash where it gives no number.
 std::string with_ci(const Estimate& e, int digits) {
   std::string text = number_text(e.value, digits);
   if (std::isfinite(e.ci95.low) && std::isfinite(e.ci95.high))
@@ -36,26 +37,26 @@ std::string with_ci(const Estimate& e, int digits) {
   return text;
 }
 
-// `longest`: of the windows, in tokens.
+// `longest` is the length of the longest window in tokens.
 RunnerOptions measuring(const Eval& o, Activations mode, int64_t longest) {
   RunnerOptions options = runner_options(o.run);
   options.mode = mode;
   if (mode == Activations::f32 && o.run.kv.empty()) options.kv = KvFormat::f32;
-  // Several windows share a batch where they fit, one long window is fed in chunks.
+  // Several windows share a batch where they fit; one long window is fed in chunks.
   options.max_rows = std::max<int64_t>(512, std::min<int64_t>(longest, 2048));
   options.cache_tokens = std::max(longest, 2 * options.max_rows) + kPageTokens;
   options.context = longest;
   return options;
 }
 
-// What was measured, for the terminal and for a page.
+// These are the measured figures, for the terminal and for a page.
 struct Figures {
-  std::vector<std::vector<std::string>> rows;  // name, value with its interval
+  std::vector<std::vector<std::string>> rows;  // A row is a name and a value with its interval.
   std::string note;
 };
 
-// What a bootstrap of few windows is worth, measured on documentation (docs/results.md): windows drawn from it have the
-// mean of all of it in their interval in so many cases of 100.
+// Tells what a bootstrap of few windows is worth, measured on documentation (docs/results.md): in how many cases of 100
+// the interval from windows drawn from it contains the mean of all of it.
 std::string few_windows_text(size_t windows) {
   constexpr std::pair<size_t, int> kCovered[] = {{2, 51}, {3, 72}, {5, 82}, {10, 88}};
   if (windows < 2 || windows >= 20) return "";
@@ -71,7 +72,8 @@ Figures figures_of(const PerplexityReport& r) {
           fmt::format("{} tokens in {} windows{}", r.tokens(), r.windows.size(), few_windows_text(r.windows.size()))};
 }
 
-// Rows of what is not a mean at temperature 1: the worst positions, and the model as its authors recommend to sample.
+// Adds rows that are not means at temperature 1: the worst positions, and the model with the sampling that its authors
+// recommend.
 void add_rows_beyond_means(const FidelityReport& r, Figures& figures) {
   const Tails& t = r.tails;
   figures.rows.push_back({"KL: median, 99%, 99.9%, largest",
@@ -97,7 +99,7 @@ Figures figures_of(const FidelityReport& r) {
   return figures;
 }
 
-// `report`: of a comparison with a reference; null without one.
+// `report` is that of a comparison with a reference, or null without one.
 void write_page(const Eval& o, const Figures& figures, const FidelityReport* report = nullptr) {
   if (o.page.empty()) return;
   std::vector<std::string> texts;
@@ -113,7 +115,8 @@ void write_page(const Eval& o, const Figures& figures, const FidelityReport* rep
   write_file_atomically(o.page, html_page(folder_name(o.run.model) + against, body, made_by()));
 }
 
-// How the candidate is read: as its integers' high planes alone, as a draft would, if --view asks for it.
+// Returns how the candidate is read: if --view asks for it, by the high bits of its integers alone, as a draft would
+// be.
 Reading reading_of(const Eval& o, const Runner& candidate, Activations mode) {
   const Reading reading(mode, o.view);
   const int64_t read = candidate.bytes_read(reading), whole = candidate.bytes_read(mode);

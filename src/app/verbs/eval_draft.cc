@@ -12,8 +12,8 @@
 namespace fidelio::app {
 namespace {
 
-// What the model makes of the texts' windows: from the first tokens of each, so many more.
-constexpr int64_t kPrompt = 32, kContinued = 96, kMost = 64;  // of windows
+// The model continues the windows of the texts: kPrompt tokens of each are given, and kContinued more are generated.
+constexpr int64_t kPrompt = 32, kContinued = 96, kMost = 64;  // kMost counts windows.
 
 std::vector<GenerationRequest> continuations(const std::vector<EvalText>& texts, const WindowOptions& windows,
                                              double temperature) {

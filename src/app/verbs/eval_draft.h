@@ -1,4 +1,4 @@
-// eval --draft: how well a draft guesses for a model.
+// This file measures how well a draft guesses for a model (eval --draft).
 #pragma once
 #include <functional>
 
@@ -12,15 +12,15 @@ struct EvalDraft {
   double temperature = 1;
 };
 
-// What is found of a draft: {draft, bytes_share, ear, temperature, judged, accepted, acceptance, expected_acceptance}, as
-// eval_draft prints it. `verb` names itself where the draft is refused.
+// Returns the measurements of a draft: {draft, bytes_share, ear, temperature, judged, accepted, acceptance,
+// expected_acceptance}, as eval_draft prints them. `verb` is named where the draft is refused.
 nlohmann::json measure_draft(const std::string& verb, const RunOptions& run, const TextModel& model,
                              const std::vector<EvalText>& texts, const WindowOptions& windows,
                              const RunnerOptions& measuring, const EvalDraft& options);
 
-// The expected acceptance rate of the draft against the model on the texts, and, while the model continues the texts'
-// windows with rejection sampling, the acceptance beside the expected rate at the same places: those must agree.
-// `measuring`: the runner's options for windows of texts.
+// Measures the expected acceptance rate of the draft on the texts. While the model continues the texts' windows with
+// rejection sampling, it also counts the acceptance beside the expected rate at the same places, which must agree.
+// `measuring` are the runner's options for windows of texts.
 void eval_draft(const RunOptions& run, const TextModel& model, const std::vector<EvalText>& texts,
                 const WindowOptions& windows, const RunnerOptions& measuring, const EvalDraft& options,
                 const std::string& json, const std::string& page);

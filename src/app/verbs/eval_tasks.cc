@@ -16,7 +16,7 @@ std::string share_text(int64_t part, int64_t whole) {
   return whole == 0 ? "-" : fmt::format("{:.4f}", static_cast<double>(part) / static_cast<double>(whole));
 }
 
-// By task; accuracies are means over seeds, with Wilson's interval by question.
+// Returns accuracies by task, as means over seeds, with Wilson's interval by question.
 Table accuracy_table(const std::string& name, const std::vector<Answers>& runs, TaskMethod method) {
   const bool generated = method == TaskMethod::generate;
   Table table{name, "", {"task", "questions", "accuracy [95%]"}, {}};
@@ -61,7 +61,7 @@ double output_tokens(const Answers& a) {
 json report_of(const Answers& a, const TaskSet& set) {
   json report = to_json(a.results, set, a.options);
   report["timings"] = {{"seconds", a.seconds}, {"questions_asked", a.asked}};
-  // Answers from the cache have cost no time, so a rate would mean nothing.
+  // Answers from the cache took no time, so a rate would mean nothing.
   if (a.asked == static_cast<int64_t>(a.results.size()) && set.method == TaskMethod::generate)
     report["timings"]["tokens_per_second"] = output_tokens(a) / a.seconds;
   return report;

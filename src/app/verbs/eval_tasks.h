@@ -1,4 +1,4 @@
-// app: the part of the verb `eval` that puts questions to a model.
+// This file is the part of the verb `eval` that puts questions to a model.
 #pragma once
 #include "app/options/draft.h"
 #include "app/options/questions.h"
@@ -11,8 +11,8 @@ struct EvalTasks {
   int seeds = 1;
   std::string cache, against, csv;
 };
-CLI::Option* add_eval_tasks(CLI::App& verb, EvalTasks& options);  // returns --tasks
-// `draft` guesses tokens of the answers, as many at once as it says: how many were right is told by task.
+CLI::Option* add_eval_tasks(CLI::App& verb, EvalTasks& options);  // It returns --tasks.
+// `draft` guesses tokens of the answers. The report says by task how many guesses were right.
 void eval_tasks(const RunOptions& run, const EvalTasks& options, const DraftOptions& draft, const std::string& json,
                 const std::string& page);
 

@@ -1,3 +1,4 @@
+// This file is the verb `export`, which writes a model in the formats of other programs.
 #include <filesystem>
 #include <map>
 
@@ -34,10 +35,11 @@ int64_t bytes_of(const std::string& path, std::string_view ending = "") {
   return bytes;
 }
 
-// An export that is larger than the model it was made of, or than what that was made of, says so and says why; "" if it is
-// not larger. The same weights may have headers and a vocabulary of other sizes, so a hundredth more counts as equal.
+// Returns a warning with the reason if an export is larger than the model it was made from, or than that model's
+// source. Returns "" if it is not larger. The same weights may have headers and a vocabulary of other sizes, so a
+// hundredth more counts as equal.
 std::string size_warning(const Export& o, const Checkpoint& source) {
-  // Weights and vocabulary; a folder may hold other things, such as the same weights in another form.
+  // These are weights and vocabulary; a folder may hold other things, such as the same weights in another form.
   const bool folder = o.target != "gguf", from_folder = std::filesystem::is_directory(o.model);
   const int64_t made = folder ? bytes_of(o.out, ".safetensors") + bytes_of(o.out, ".json") : bytes_of(o.out);
   const int64_t model = source.file_bytes() + (from_folder ? bytes_of(o.model, ".json") : 0);
@@ -45,7 +47,7 @@ std::string size_warning(const Export& o, const Checkpoint& source) {
     return than > 0 && static_cast<double>(made) > 1.01 * static_cast<double>(than);
   };
   const nlohmann::json about = nlohmann::json::parse(source.provenance());
-  int64_t original = 0;  // Not known of models that an earlier fidelio or somebody else made.
+  int64_t original = 0;  // It is not known for models that an earlier fidelio or another program made.
   if (about.is_object() && about.contains("source_file_bytes") && about["source_file_bytes"].is_number_integer())
     original = about["source_file_bytes"].get<int64_t>();
   std::vector<std::string> than;
@@ -59,7 +61,7 @@ std::string size_warning(const Export& o, const Checkpoint& source) {
                      why_larger(source, o.target));
 }
 
-// Who reads an export is a natural answer to "to what", too.
+// Users may also name the program that will read the export.
 std::string instead_of(const std::string& target) {
   static const std::map<std::string, std::string> kReaders = {{"vllm", "--to compressed-tensors --profile vllm"},
                                                               {"sglang", "--to compressed-tensors"},
@@ -75,9 +77,9 @@ std::string instead_of(const std::string& target) {
   return near.empty() ? "" : fmt::format("; did you mean {}?", near);
 }
 
-// As they are to be read: what is said of many weights in the same words is one line, where the first of them was.
+// Returns the notes for reading: several weights with the same words share one line, at the place of the first.
 std::vector<std::string> gathered(const std::vector<std::string>& notes) {
-  std::map<std::string, std::vector<std::string>> who;  // by what is said of them, from the format on
+  std::map<std::string, std::vector<std::string>> who;  // The key is the text from the format on.
   const auto said = [](const std::string& note) { return note.substr(std::min(note.find(" ("), note.size())); };
   for (const std::string& note : notes) who[said(note)].push_back(note.substr(0, note.find(" (")));
   std::vector<std::string> lines;
@@ -93,7 +95,7 @@ std::vector<std::string> gathered(const std::vector<std::string>& notes) {
   return lines;
 }
 
-// An export holds what the checkpoint holds, so its card says the same, but for its size and how it is run.
+// An export holds the weights of the checkpoint, so its card says the same, except for its size and how to run it.
 void add_export_card(const Export& o, const Checkpoint& source, const std::vector<std::string>& notes) {
   CardFacts facts = facts_of_run(source, source.texts());
   facts.name = folder_name(o.out);

@@ -1,3 +1,4 @@
+// This file is the verb `gamma`, which predicts and measures what symmetric grids would cost each weight matrix.
 #include "sensitivity/gamma.h"
 
 #include <fmt/ranges.h>
@@ -21,7 +22,7 @@ struct Gamma {
   RunOptions run;
   std::string json, page, symmetric, asymmetric;
   std::vector<std::string> texts;
-  WindowOptions windows{.context = 0, .windows = 40};  // 0: window_length()
+  WindowOptions windows{.context = 0, .windows = 40};  // 0 means window_length().
   int bits = 4, group = 128;
 };
 
@@ -45,7 +46,8 @@ std::vector<Linear> laws_of(const Gamma& o, const Checkpoint& checkpoint) {
   return linears;
 }
 
-// The weights of a side: those of a checkpoint, or the source's rounded to the nearest between the ends of each range.
+// Measures the weights of one side: those of a checkpoint, or the source's rounded to the nearest between the ends of
+// each range.
 std::vector<FidelityReport> measure_side(const Gamma& o, const Checkpoint& source, const std::string& made,
                                          const FormatSpec& format, Runner& reference,
                                          const std::vector<EvalText>& texts, KeptStreams& kept, Progress& progress) {

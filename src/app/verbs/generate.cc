@@ -1,3 +1,4 @@
+// This file is the verb `generate`, which writes one answer to a prompt.
 #include <spdlog/spdlog.h>
 #include <unistd.h>
 
@@ -25,7 +26,7 @@ struct Generate {
   bool chat = false, sanitize = false;
 };
 
-// The prompt of the command line; without one, or with "-", all of standard input.
+// Returns the prompt of the command line or, without one or with "-", all of standard input.
 std::string prompt_of(const Generate& o, bool given) {
   if (given && o.prompt != "-") return o.prompt;
   check(given || ::isatty(0) == 0, "generate: give a prompt, -p TEXT, or pipe one in; `fidelio chat` is for talking");

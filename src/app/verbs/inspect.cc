@@ -1,3 +1,4 @@
+// This file is the verb `inspect`, which prints what a model consists of and what its certificate says.
 #include <algorithm>
 #include <cmath>
 #include <map>
@@ -69,7 +70,8 @@ nlohmann::json inspect(const Checkpoint& c) {
       {"tensors", tensors}};
 }
 
-// For readers: one line for a matrix of all of a layer's experts in one format, of which there may be a hundred.
+// Returns the tensors for human readers: one line for the matrices of all experts of a layer in one format, of which
+// there may be a hundred.
 nlohmann::json with_experts_together(const nlohmann::json& tensors) {
   nlohmann::json lines = nlohmann::json::array();
   std::map<std::pair<std::string, std::string>, size_t> line_of;
@@ -92,7 +94,7 @@ nlohmann::json with_experts_together(const nlohmann::json& tensors) {
   return lines;
 }
 
-// 630167424 -> "630,167,424".
+// Formats 630167424 as "630,167,424".
 std::string grouped(int64_t number) {
   std::string text = std::to_string(number);
   for (auto at = static_cast<int64_t>(text.size()) - 3; at > 0; at -= 3) text.insert(static_cast<size_t>(at), ",");
@@ -125,7 +127,8 @@ void print_summary(const nlohmann::json& report, const std::string& name) {
     fmt::print("  no text can be made or read: {}\n", foreign(trouble, Lines::kept, 3000));
 }
 
-// A line for each format: how many matrices have it, and what share of the weights they are. The largest share first.
+// Prints a line for each format with the number of its matrices and their share of the weights, the largest share
+// first.
 void print_formats(const nlohmann::json& report) {
   struct Share {
     std::string format;
@@ -160,7 +163,7 @@ void print_matrices(const nlohmann::json& report) {
                t.contains("experts") ? fmt::format("  in {} experts", t["experts"].get<int>()) : std::string());
 }
 
-// Prints what a certificate claims, in a few lines. It is for `certify` to measure whether the claim holds.
+// Prints what a certificate claims, in a few lines. `certify` measures whether the claim holds.
 void print_certificate(const Checkpoint& checkpoint, const nlohmann::json& report) {
   if (!report["provenance"].is_object() || !report["provenance"].contains("certificate")) return;
   try {

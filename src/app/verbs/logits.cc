@@ -1,3 +1,4 @@
+// This file is the verb `logits`, which writes the logits of a sequence of tokens to a .npy file.
 #include <algorithm>
 #include <limits>
 
@@ -14,14 +15,14 @@ std::vector<int32_t> read_ids(const std::string& path) {
   check(parsed.is_array() && !parsed.empty() &&
             std::all_of(parsed.begin(), parsed.end(), [](const auto& x) { return x.is_number_integer(); }),
         "{}: expected a JSON list of token ids", path);
-  for (const auto& id : parsed)  // what is within 32 bits is compared with the vocabulary later
+  for (const auto& id : parsed)  // Ids within 32 bits are compared with the vocabulary later.
     check(id >= std::numeric_limits<int32_t>::min() && id <= std::numeric_limits<int32_t>::max(),
           "{}: {} is no token id", path, id.dump());
   return parsed.get<std::vector<int32_t>>();
 }
 
-// NumPy's .npy 1.0: magic, little-endian header length, a Python dict padded with spaces to a multiple of 64, raw
-// values.
+// This is NumPy's .npy 1.0: magic, little-endian header length, a Python dict padded with spaces to a multiple of 64,
+// and raw values.
 std::string npy_header(int64_t rows, int64_t columns) {
   std::string dict = fmt::format("{{'descr': '<f4', 'fortran_order': False, 'shape': ({}, {}), }}", rows, columns);
   dict.append((64 - (10 + dict.size() + 1) % 64) % 64, ' ');

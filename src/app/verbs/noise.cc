@@ -1,3 +1,4 @@
+// This file is the verb `noise`, which measures what rising noise in the weights costs in fidelity and accuracy.
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
@@ -22,7 +23,7 @@ struct Noise {
   RunOptions run;
   std::vector<std::string> texts;
   std::vector<double> levels = {0.01, 0.02, 0.04, 0.08, 0.16, 0.32};
-  WindowOptions windows{.context = 0, .windows = 40};  // 0: window_length()
+  WindowOptions windows{.context = 0, .windows = 40};  // 0 means window_length().
   Questions questions;
   uint64_t seed = 0;
   double linear_below = 0.01;
@@ -37,11 +38,11 @@ struct Level {
 struct NoiseReport {
   std::string model;
   std::vector<Level> levels;
-  NoiseStudy study;                             // empty without questions
-  std::vector<Estimate> base;                   // accuracy by task without noise
-  std::vector<std::vector<Estimate>> accuracy;  // of each level, by task
+  NoiseStudy study;                             // It is empty without questions.
+  std::vector<Estimate> base;                   // This is the accuracy by task without noise.
+  std::vector<std::vector<Estimate>> accuracy;  // This is the accuracy of each level, by task.
 
-  // KL = alpha sigma^2 where KL is at most the study's limit: the regime in which contributions of matrices add up.
+  // Fits KL = alpha sigma^2 where KL is at most the study's limit. In this regime the contributions of matrices add up.
   OriginFit power_fit() const {
     std::vector<double> power, kl;
     for (const Level& l : levels)
@@ -53,15 +54,15 @@ struct NoiseReport {
   }
 };
 
-// The linears of the layers; embedding and head stay as they are, as in the paper.
+// Returns the linears of the layers; embedding and head stay as they are, as in the paper.
 std::vector<LinearId> noisy_linears(const ModelConfig& config) {
   std::vector<LinearId> ids = linears_of(config);
   std::erase_if(ids, [](LinearId id) { return id.role == Role::embedding || id.role == Role::head; });
   return ids;
 }
 
-// Uniform noise (SLQ C.4). A matrix gets the same noise at every level but for its size, so that the curve is that of
-// one direction and not of luck.
+// Adds uniform noise (SLQ C.4). A matrix gets the same noise at every level except for its size, so the curve follows
+// one direction and does not depend on luck.
 void inject(Runner& runner, const Checkpoint& source, double sigma, uint64_t seed) {
   uint64_t number = 0;
   for (LinearId id : noisy_linears(source.config()))
@@ -148,7 +149,7 @@ Table level_table(const NoiseReport& r) {
   return table;
 }
 
-// What a line fitted through the origin says of `what`, or that no level had so small a KL.
+// Describes `what` by a line fitted through the origin, or says that no level had so small a KL.
 std::string fit_text(const OriginFit& fit, const char* what, const char* of, double below) {
   if (!std::isfinite(fit.slope)) return fmt::format("{}: no level has KL <= {}, so no line is fitted", what, below);
   return fmt::format("{} = {:.4g} {} where KL <= {} (R2 {})", what, fit.slope, of, below, number_text(fit.r2, 4));
@@ -195,7 +196,7 @@ json report_of(const NoiseReport& r, const Noise& o) {
   return report;
 }
 
-// On logarithmic axes KL = alpha noise^2 is a line of slope two; where points leave it, contributions no longer add up.
+// On logarithmic axes KL = alpha noise^2 is a line of slope two. Where points leave it, contributions no longer add up.
 Chart noise_chart(const NoiseReport& r) {
   Chart chart{.title = "KL against noise",
               .x_label = "noise relative to the root mean square",

@@ -1,3 +1,4 @@
+// This file is the verb `recovery`, which compares the accuracy of models on tasks with that of a reference.
 #include <algorithm>
 #include <cctype>
 #include <filesystem>
@@ -15,7 +16,7 @@ namespace {
 using nlohmann::json;
 
 struct Recovery {
-  RunOptions run;  // its model is the reference
+  RunOptions run;  // Its model is the reference.
   std::vector<std::string> models;
   Questions questions;
   int seeds = 3;
@@ -25,7 +26,7 @@ struct Recovery {
   std::string cache, page, csv, json;
 };
 
-// Folders' last names; as they were given where two are alike.
+// Returns the last names of folders, or the full ones where two are alike.
 std::vector<std::string> names_of(const std::vector<std::string>& folders) {
   std::vector<std::string> names;
   for (const std::string& f : folders) names.push_back(folder_name(f));
@@ -61,8 +62,7 @@ ModelRuns run_model(const Recovery& o, const std::string& folder, const std::str
   return runs;
 }
 
-// The tasks in which the reference thinks; none if it never does. A block left empty still holds its line break, one
-// token.
+// Returns the tasks in which the reference thinks. An empty block still holds its line break, one token.
 std::vector<std::string> thinking_tasks(const ModelRuns& reference) {
   std::vector<std::string> tasks;
   for (const TaskSummary& s : summarise(reference.runs[0]))
@@ -97,9 +97,9 @@ std::string sentence(const RecoveryRow& r, const std::string& reference) {
 
 struct Study {
   RecoveryTable recovery;
-  std::vector<std::string> tasks;  // of thinking
+  std::vector<std::string> tasks;  // These are the tasks with thinking.
   std::vector<ThinkingRow> thinking;
-  std::string how;  // questions, sampling, seeds
+  std::string how;  // It says questions, sampling and seeds.
 
   std::vector<Table> tables() const {
     std::vector<Table> all = {to_table(recovery)};
@@ -137,7 +137,7 @@ std::string page(const Study& study) {
   return html_page("Recovery of " + reference, body, made_by());
 }
 
-// One file a table, named by its number and title.
+// Writes one file for each table, named by its number and title.
 void write_csv(const std::string& folder, const Study& study) {
   if (folder.empty()) return;
   std::filesystem::create_directories(folder);
@@ -158,7 +158,7 @@ void recovery(const Recovery& o) {
   const std::vector<SamplingOptions> samplings = seeds_of(sampling_for(o), o.greedy ? 1 : o.seeds);
   std::vector<std::string> folders = {o.run.model};
   folders.insert(folders.end(), o.models.begin(), o.models.end());
-  // What cannot be opened is found out before the first model works for an hour.
+  // Models that cannot be opened are reported before the first one works for an hour.
   for (const std::string& folder : folders) Checkpoint::open(folder);
   check_can_write({o.json, o.page});
   if (!o.cache.empty()) std::filesystem::create_directories(o.cache);

@@ -1,3 +1,4 @@
+// This file is the verb `samples`, which lets a model write documents of its own.
 #include <algorithm>
 
 #include "app/options/common.h"
@@ -18,7 +19,7 @@ struct SampleOptions {
   uint64_t seed = 0;
 };
 
-// One document for each sequence, up to where the model ended it.
+// Writes one document for each sequence, up to the place where the model ended it.
 void write_samples(const SampleOptions& o) {
   check_output_name(o.output);
   check_can_write({o.output, o.json});

@@ -1,3 +1,4 @@
+// This file is the verb `serve`, which serves a model over HTTP.
 #include "app/verbs/serve.h"
 
 #include <cstdlib>
@@ -27,7 +28,7 @@ struct Serve {
 
 constexpr const char* kKeyVariable = "FIDELIO_API_KEY";
 
-// An empty key, as a shell makes of a variable that is not set, would open the server to everybody.
+// An empty key, which a shell makes from a variable that is not set, would open the server to everyone.
 std::string checked_key(const std::string& key, const std::string& from) {
   check(!key.empty(), "{}: expected a key, found nothing; to answer everybody, leave it out", from);
   for (const char c : key)
@@ -36,7 +37,8 @@ std::string checked_key(const std::string& key, const std::string& from) {
   return key;
 }
 
-// The key is the option's, the file's, or the environment's, where other users of the machine do not see it; "" is none.
+// Returns the key of the option, of the file, or of the environment, where other users of the machine do not see it.
+// Returns "" if there is none.
 std::string key_of(const Serve& o, bool option) {
   if (option) return checked_key(o.api_key, "--api-key");
   if (!o.api_key_file.empty()) {

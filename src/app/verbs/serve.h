@@ -1,3 +1,4 @@
+// This file declares the verb `serve`.
 #pragma once
 #include <CLI/CLI.hpp>
 

@@ -1,3 +1,4 @@
+// This file is the verb `synth`, which writes models of public shapes with random weights, for work on speed.
 #include <bit>
 #include <cmath>
 #include <cstring>
@@ -41,14 +42,14 @@ nlohmann::json hf_config_of(const NamedShape& s) {
   return config;
 }
 
-// Student's t with 5 degrees of freedom: heavy tails like those of trained weights. A table of its 65536 mid-quantiles,
-// drawn uniformly, is the distribution to 16 bits and costs one lookup a value. CDF: 1/2 + (a + (cos a + 2/3 cos^3 a)
-// sin a) / pi with a = atan(t / sqrt 5).
+// This is Student's t with 5 degrees of freedom, which has heavy tails like those of trained weights. A table of its
+// 65536 mid-quantiles, drawn uniformly, gives the distribution to 16 bits and costs one lookup a value. The CDF is 1/2
+// + (a + (cos a + 2/3 cos^3 a) sin a) / pi with a = atan(t / sqrt 5).
 std::vector<float> student_quantiles() {
   std::vector<float> table(65536);
   for (size_t i = 0; i < table.size(); ++i) {
     const double p = (static_cast<double>(i) + 0.5) / 65536;
-    double low = -1.5707963267948966, high = 1.5707963267948966;  // bisect the angle
+    double low = -1.5707963267948966, high = 1.5707963267948966;  // The angle is found by bisection.
     for (int step = 0; step < 60; ++step) {
       const double a = (low + high) / 2, c = std::cos(a);
       (0.5 + (a + (c + 2.0 / 3 * c * c * c) * std::sin(a)) / 3.141592653589793 < p ? low : high) = a;
@@ -63,7 +64,7 @@ void write_random(const ByteSink& sink, const std::vector<float>& quantiles, int
   std::vector<bf16> table(quantiles.size());
   for (size_t i = 0; i < table.size(); ++i) table[i] = to_bf16(quantiles[i] * scale);
   const Rng rng(0, stream);
-  constexpr int64_t kJob = 1 << 16, kJobs = 64;  // eight values come from one draw, so jobs begin with a fresh one
+  constexpr int64_t kJob = 1 << 16, kJobs = 64;  // Eight values come from one draw, so jobs begin with a fresh one.
   std::vector<bf16> block(static_cast<size_t>(std::min(elements, kJob * kJobs)));
   for (int64_t done = 0; done < elements;) {
     const int64_t n = std::min(static_cast<int64_t>(block.size()), elements - done);
@@ -79,7 +80,7 @@ void write_random(const ByteSink& sink, const std::vector<float>& quantiles, int
   }
 }
 
-// The corrections of vector codes, dealt out evenly: how many each row has, and which vectors of it.
+// Distributes the corrections of vector codes evenly: how many each row has, and at which vectors.
 std::vector<uint16_t> corrections(const std::string& suffix, const VectorShape& s) {
   std::vector<uint16_t> values;
   for (int64_t row = 0; row < s.out; ++row) {
@@ -91,7 +92,7 @@ std::vector<uint16_t> corrections(const std::string& suffix, const VectorShape& 
   return values;
 }
 
-// Any bytes are valid codes and zero points; scales are such that the values have about the size of the dense ones.
+// Any bytes are valid codes and zero points. Scales are chosen to give values of about the size of the dense ones.
 void write_random_part(const ByteSink& sink, const StoredTensor& part, int64_t in, uint64_t stream) {
   const float size = 0.6f / std::sqrt(static_cast<float>(in));
   const auto n = static_cast<size_t>(part.tensor.elements());
@@ -117,7 +118,7 @@ void write_random_part(const ByteSink& sink, const StoredTensor& part, int64_t i
   sink(std::as_bytes(std::span(bytes)));
 }
 
-// Vector codes have two scales a value; any index of whole bytes and nibbles is valid, and any level but -128.
+// Vector codes have two scales a value. Any index of whole bytes and nibbles is valid, and any level but -128.
 void write_random_vectors(const ByteSink& sink, const StoredTensor& part, const VectorShape& s, uint64_t stream) {
   if (part.tensor.dtype == DType::u16) {
     const std::vector<uint16_t> values = corrections(part.suffix, s);
@@ -132,7 +133,8 @@ void write_random_vectors(const ByteSink& sink, const StoredTensor& part, const 
     return write_random_part(within, part, s.in, stream);
   }
   if (part.tensor.dtype != DType::f16) return write_random_part(sink, part, s.in, stream);
-  const float size = 0.6f / std::sqrt(static_cast<float>(s.in)) / 64;  // of a level, of which there are 127
+  // This is the size of a level, of which there are 127.
+  const float size = 0.6f / std::sqrt(static_cast<float>(s.in)) / 64;
   const bool sparse = part.suffix == ".sparse_scale";
   const std::vector<f16> values(static_cast<size_t>(part.tensor.elements()), to_f16(sparse ? size : std::sqrt(size)));
   sink(std::as_bytes(std::span(values)));

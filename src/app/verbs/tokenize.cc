@@ -1,3 +1,4 @@
+// This file is the verb `tokenize`, which prints the token ids of a text.
 #include "app/options/common.h"
 #include "core/file.h"
 

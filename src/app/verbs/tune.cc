@@ -1,3 +1,4 @@
+// This file is the verb `tune`, which tunes a quantised model towards its original.
 #include "app/verbs/tune.h"
 
 #include <algorithm>
@@ -21,14 +22,14 @@ namespace {
 
 struct Tune {
   RunOptions run;
-  std::vector<std::string> files;  // texts
+  std::vector<std::string> files;  // These are texts.
   std::string reference, out, json, loss = "kl", products;
   TuneText text;
   int64_t context = 0;
   train::TuneOptions how;
   int64_t rounds = 1, settle_steps = 0;
   bool keep_outer = false, keep_dense = false;
-  bool own_state = false;  // its name is not the user's
+  bool own_state = false;  // It is true if the name was not chosen by the user.
 };
 
 train::Loss parse_loss(const std::string& name) {
@@ -47,10 +48,10 @@ void check_same_model(const Checkpoint& model, const Checkpoint& source) {
         source.folder());
 }
 
-// A round is a run of its own: rates rise and fall once more, and codes begin in the cells that they came to lie in.
-// Measured on quill-26m (docs/results.md, "Tuned again, and scales alone at the end").
+// A round is a run of its own: rates rise and fall once more, and codes begin in the cells where they ended. It was
+// measured on quill-26m (docs/results.md, "Tuned again, and scales alone at the end").
 std::vector<train::TuneOptions> rounds_of(const Tune& o) {
-  constexpr double kCodes = 0.6, kScales = 0.6;  // of the rates before
+  constexpr double kCodes = 0.6, kScales = 0.6;  // They multiply the rates of the round before.
   std::vector<train::TuneOptions> rounds = {o.how};
   const auto add = [&]() -> train::TuneOptions& {
     train::TuneOptions next = rounds.back();
@@ -86,7 +87,8 @@ nlohmann::json report_of(const train::TuneReport& r) {
           {"evaluations", evaluations}};
 }
 
-// The last round's, from what the first began with; and every round's, where there were several.
+// Returns the report of the last round, measured from the beginning of the first, together with every round's where
+// there were several.
 nlohmann::json report_of(const Tune& o, const std::vector<nlohmann::json>& rounds) {
   nlohmann::json report = rounds.back();
   report["output"] = o.out;
@@ -118,7 +120,7 @@ void print(const std::vector<nlohmann::json>& rounds) {
   fmt::print("\n");
 }
 
-// What the model's own says, and how it was tuned, round by round.
+// Returns the model's own provenance together with how it was tuned, round by round.
 nlohmann::json provenance_of(const Tune& o, const Checkpoint& model, const Checkpoint& source,
                              const train::TuneData& data, const std::vector<nlohmann::json>& rounds) {
   nlohmann::json provenance = parse_json(model.provenance(), model.folder());
@@ -135,7 +137,7 @@ nlohmann::json provenance_of(const Tune& o, const Checkpoint& model, const Check
   return provenance;
 }
 
-// Ranks of one host take its GPUs in turn, from the one that was named on.
+// Ranks of one host take its GPUs in turn, starting from the one that was named.
 void choose_gpu(RunOptions& run, const Ranks& ranks) {
   if (ranks.size() > 1) run.device = fmt::format("cuda:{}", runner_options(run).gpu + ranks.rank_on_this_host());
 }
@@ -151,17 +153,18 @@ void write_tuned(const std::string& folder, const Checkpoint& model, const train
       result.weights.tensors);
 }
 
-// What all rounds give, and the report of each. What a round but the last ended with lies beside the output, for the next
-// one and for the same command after it was ended.
+// This is the result of all rounds, with the report of each. The result of every round but the last is stored beside
+// the output, for the next round and for the same command after an interrupt.
 struct Rounds {
-  std::optional<Checkpoint> before;  // what the last round began with; what it left alone of that lies there
+  // The last round began with this model; weights that it did not change are views into it.
+  std::optional<Checkpoint> before;
   train::TuneResult last;
   std::vector<nlohmann::json> reports;
-  std::vector<std::string> states, folders;  // to remove once the output is there
+  std::vector<std::string> states, folders;  // They are removed once the output is complete.
 };
 
-// Puts aside what an earlier run left if it is damaged, which the first rank sees while the others wait. A folder with
-// anything else in it may be somebody's, and is refused below.
+// Puts aside damaged files of an earlier run, which the first rank checks while the others wait. A folder with anything
+// else in it may be a user's, and is refused below.
 void put_aside_damaged(const Tune& o, const std::string& state, const std::string& folder, const Ranks& ranks,
                        const Say& say) {
   if (ranks.first() && o.own_state) put_aside_damaged_state(state, say);
@@ -192,7 +195,7 @@ Rounds tune_in_rounds(const Tune& o, const std::vector<train::TuneOptions>& all,
       rounds.last = run_tuner(from, source, data, all[i], on_gpu(o.run), runner_options(o.run), ranks, say);
       if (!last && ranks.first())
         write_tuned(folder, from, rounds.last, {{"job", job}, {"report", report_of(rounds.last.report)}});
-      ranks.gather({});  // all find it
+      ranks.gather({});  // All ranks wait here until the folder exists.
     }
     rounds.states.push_back(all[i].state);
     if (last) break;
@@ -253,7 +256,7 @@ void tune(Tune o, const Ranks& ranks) {
   if (!ranks.first()) return;
   write_tuned(o.out, model, rounds.last, provenance_of(o, model, source, data, rounds.reports));
   add_card(o.out, source.texts());
-  // They are needed until what they would lead to is there.
+  // States and rounds are needed until the output is complete.
   for (const std::string& state : rounds.states) std::filesystem::remove(state);
   for (const std::string& folder : rounds.folders)
     for (const std::string& foreign : remove_ours(folder, is_checkpoint_file))
@@ -262,7 +265,7 @@ void tune(Tune o, const Ranks& ranks) {
   if (!quiet(o.json)) print(rounds.reports);
 }
 
-// An error of one rank ends all: the others would wait for it.
+// An error of one rank ends all, as the others would wait for it.
 void tune_among_ranks(const Tune& o) {
   const std::unique_ptr<Ranks> ranks = launched_ranks();
   try {

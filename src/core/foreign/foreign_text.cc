@@ -5,7 +5,8 @@
 namespace fidelio {
 namespace {
 
-// The character at `at` and its length in bytes; length 1 and `valid` false for a byte that begins no UTF-8 character.
+// This is the character at some place of a text, with its length in bytes. For a byte that begins no UTF-8 character
+// the length is 1 and `valid` is false.
 struct Character {
   char32_t code;
   size_t length;
@@ -38,14 +39,14 @@ bool is_obeyed(char32_t c, Lines lines) {
          c == 0xFEFF || (c >= 0xE0000 && c <= 0xE007F);
 }
 
-// Spelt as \x1b or \u202e, with so many digits at least.
+// Spells a code as \x1b or \u202e, with at least `digits` digits.
 void spell(std::string& out, char letter, char32_t code, int digits) {
   while (digits < 6 && code >> (4 * digits) != 0) ++digits;
   (out += '\\') += letter;
   while (digits-- > 0) out += "0123456789abcdef"[code >> (4 * digits) & 15];
 }
 
-// The last byte at or before `at` where a character begins, four bytes back at most.
+// Returns the last byte at or before `at` where a character begins, searching at most four bytes back.
 size_t character_begin(std::string_view text, size_t at) {
   for (size_t back = 0; back < 4 && back <= at; ++back)
     if ((static_cast<unsigned char>(text[at - back]) & 0xC0) != 0x80) return at - back;
@@ -57,7 +58,7 @@ size_t character_begin(std::string_view text, size_t at) {
 std::string visible(std::string_view text, Lines lines) {
   std::string out;
   out.reserve(text.size());
-  size_t begin = 0;  // of what is shown as it is, up to `at`
+  size_t begin = 0;  // Bytes from `begin` up to `at` are to be shown as they are.
   for (size_t at = 0; at < text.size();) {
     if (text[at] >= 0x20 && text[at] < 0x7F) {
       ++at;

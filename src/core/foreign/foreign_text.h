@@ -1,5 +1,6 @@
-// Text that a stranger wrote (a file's names and values, a model's answer) on its way to a terminal or a log. Printed
-// as it is, it could move the cursor, rename the window, hide or reorder what stands beside it, or fill the screen.
+// This file makes a stranger's text (names and values of a file, the answer of a model) safe to print on a terminal or
+// in a log. Printed as it is, such text could move the cursor, rename the window, hide or reorder what stands beside
+// it, or fill the screen.
 #pragma once
 #include <cstddef>
 #include <string>
@@ -7,23 +8,24 @@
 
 namespace fidelio {
 
-enum class Lines { escaped, kept };  // what becomes of newlines and tabs
+enum class Lines { escaped, kept };  // This says whether newlines and tabs are escaped or kept.
 
-// `text` with everything that a terminal would obey instead of showing spelt out: control characters (C0, DEL, C1) and
-// bytes that are not UTF-8 as \x1b, characters that change the direction or the place of others (U+061C, U+200E,
-// U+200F, U+2028 to U+202E, U+2066 to U+2069, U+FEFF, the tags U+E0000 to U+E007F) as \u202e. Text without any of these
-// comes back as it is, so that escaping twice is escaping once.
+// Returns `text` with everything spelt out that a terminal would obey instead of showing. Control characters (C0, DEL,
+// C1) and bytes that are not UTF-8 become \x1b and the like. Characters that change the direction or the place of
+// others (U+061C, U+200E, U+200F, U+2028 to U+202E, U+2066 to U+2069, U+FEFF, the tags U+E0000 to U+E007F) become
+// \u202e and the like. Text without any of these is returned as it is, so escaping twice is the same as escaping once.
 std::string visible(std::string_view text, Lines lines = Lines::escaped);
 
-// visible(), and of more than `most` bytes only the beginning and the end, with how many there were. Every message of an
-// exception is printed through this (app/main.cc); a value that may be long is put into a message through it.
+// Returns visible(text), shortened if it has more than `most` bytes to its beginning and its end with the number of
+// bytes between them. Every message of an exception is printed through this function (app/main.cc), and a value that
+// may be long is put into a message through it.
 inline constexpr size_t kForeignBytes = 400;
 std::string foreign(std::string_view text, Lines lines = Lines::escaped, size_t most = kForeignBytes);
 
-// A to Z as a to z; other bytes as they are, whatever the locale.
+// Returns the text with A to Z as a to z. Other bytes are returned as they are, whatever the locale.
 std::string lower_case(std::string_view text);
 
-// %2F as /, and so on, as in paths and fragments of URLs; a % before anything else than two digits stays.
+// Decodes %2F to / and so on, as in paths and fragments of URLs. A % that is not followed by two hex digits stays.
 std::string percent_decoded(std::string_view text);
 
 }  // namespace fidelio

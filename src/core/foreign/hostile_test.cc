@@ -1,4 +1,5 @@
-// What strangers' files may do to core: JSON, files that are none, text that a terminal obeys, and writers that die.
+// These tests feed hostile input to core: JSON, files that are not regular, text that a terminal obeys, and writers
+// that die.
 #include <gmock/gmock.h>
 #include <signal.h>
 #include <sys/resource.h>
@@ -35,7 +36,7 @@ TEST(HostileJson, NestingIsRefusedBeforeAnythingIsBuilt) {
   const std::string deepest = repeated("[", kMaxNesting) + repeated("]", kMaxNesting);
   EXPECT_EQ(refusal(deepest), "");
   EXPECT_EQ(parse_json(deepest, "x").dump(), deepest);
-  // Brackets in a text are none.
+  // Brackets inside a string do not count as nesting.
   EXPECT_EQ(refusal("[\"" + repeated("[", 1000) + "\\\"" + repeated("{", 1000) + "\"]"), "");
 }
 
@@ -65,15 +66,15 @@ TEST(HostileJson, ObjectsInTheirOrderAreSearchedFromEndToEnd) {
   const auto message = [](const std::string& text) {
     return message_of_hostile(2 * text.size(), [&] { parse_ordered_json(text, "x.json"); });
   };
-  EXPECT_EQ(message(object(10'000)), "");  // the added tokens of the largest vocabularies are fewer
+  EXPECT_EQ(message(object(10'000)), "");  // Even the largest vocabularies have fewer added tokens.
   EXPECT_THAT(message(object(300'000)), HasSubstr("x.json: reading this takes more work"));
   EXPECT_THAT(message("[" + object(9'000) + "," + object(9'000) + "," + object(9'000) + "]"), HasSubstr("more work"));
   EXPECT_EQ(message("[{\"a\":0}" + repeated(",{\"a\":{\"b\":0}}", 100'000) + "]"), "");
-  EXPECT_EQ(refusal(object(300'000)), "");  // by name, not by order
+  EXPECT_EQ(refusal(object(300'000)), "");  // Plain objects are looked up by name, so they do not pay for their order.
   for (const char* wrong : {"}:::", "]}:{\"a\":1", ":"}) EXPECT_THAT(message(wrong), HasSubstr("not valid JSON"));
 }
 
-// Every object that ends costs the same, however many its parent has already: as in a header of safetensors.
+// Every object that ends costs the same, however many members its parent already has, as in a safetensors header.
 TEST(HostileJson, ManyMembersTakeTimeByTheirNumber) {
   std::string text = "{\"t\":{}";
   for (int i = 0; i < 200'000; ++i) text += fmt::format(",\"t{}\":{{\"shape\":[1],\"at\":{{}}}}", i);
@@ -106,9 +107,10 @@ TEST(ForeignText, NothingATerminalObeysIsLeft) {
   EXPECT_EQ(visible("a\nb\tc\rd", Lines::kept), "a\nb\tc\\x0dd");
   EXPECT_EQ(visible("\xC2\x9B"
                     "31m\x7f"),
-            "\\x9b31m\\x7f");                                                      // CSI as one character of C1
-  EXPECT_EQ(visible("\xE2\x80\xAEtxt.exe\xE2\x81\xA6"), "\\u202etxt.exe\\u2066");  // right to left
-  EXPECT_EQ(visible("\xF3\xA0\x81\x81"), "\\ue0041");                              // a tag
+            "\\x9b31m\\x7f");  // This is CSI, as one character of C1.
+  // These characters switch the text to right to left.
+  EXPECT_EQ(visible("\xE2\x80\xAEtxt.exe\xE2\x81\xA6"), "\\u202etxt.exe\\u2066");
+  EXPECT_EQ(visible("\xF3\xA0\x81\x81"), "\\ue0041");  // This is a tag character.
   EXPECT_EQ(visible("\xff\xC3(\xED\xA0\x80\xF5\x80\xC0\xAF\xE6\x97"),
             "\\xff\\xc3(\\xed\\xa0\\x80\\xf5\\x80\\xc0\\xaf\\xe6\\x97");
   for (int c = 0; c < 256; ++c)
@@ -122,7 +124,7 @@ TEST(ForeignText, NothingATerminalObeysIsLeft) {
 TEST(ForeignText, IsBounded) {
   EXPECT_EQ(foreign(std::string(kForeignBytes, 'a')), std::string(kForeignBytes, 'a'));
   EXPECT_EQ(foreign(std::string(1'000'000, 'a') + "end", Lines::escaped, 8), "aaaaaa[... 1000003 bytes ...]nd");
-  // Not in the middle of a character.
+  // The text is never cut in the middle of a character.
   EXPECT_EQ(foreign(repeated("\xE6\x97\xA5", 100), Lines::escaped, 8),
             "\xE6\x97\xA5\xE6\x97\xA5[... 300 bytes ...]\xE6\x97\xA5");
 }
@@ -152,7 +154,7 @@ TEST_F(HostileFile, PipesAndDevicesAreRefused) {
   EXPECT_THAT(message_of_hostile(0, [&] { read_text_file("/dev/tty"); }), testing::Not(""));
 }
 
-// A process that dies in the middle of writing: of what, the child says.
+// Forks a process that dies in the middle of writing. The child reports through the pipe that it has begun.
 template <typename Write>
 pid_t killed_while(int signal, Write&& write) {
   int ready[2];
@@ -181,7 +183,7 @@ TEST_F(HostileFile, LeftoversOfTheDeadGoWithTheNextWriter) {
     write_file_atomically(g->path() + "/inner", "x");
   });
   ASSERT_EQ(names().size(), 2u);
-  // What only looks like a leftover stays: another target's, a living process's, one without a number.
+  // Files that only look like leftovers stay: those of another target, of a living process, and without a process id.
   const std::vector<std::string> kept = {"out.json." + std::to_string(::getppid()) + ".fidelio.tmp",
                                          "out.json.x.fidelio.tmp", "out.json2.999999999.fidelio.tmp",
                                          "out.json.999999999.tmp"};
@@ -194,8 +196,8 @@ TEST_F(HostileFile, LeftoversOfTheDeadGoWithTheNextWriter) {
   EXPECT_EQ(names(), expected);
 }
 
-// Cleaning up must work with no spare file descriptor but the one that the folder itself holds. That one would not do
-// for folders one inside the other.
+// The clean-up must work with no spare file descriptor but the one that the folder itself holds. That one alone would
+// not be enough for folders nested in each other.
 TEST_F(HostileFile, NothingIsLeftWhereDescriptorsAreFew) {
   const std::string target = (folder_ / "out").string();
   for (const int spare : {0, 1, 2, 3}) {
@@ -238,7 +240,7 @@ TEST_F(HostileFile, OnlyWhatIsOursIsRemoved) {
     std::filesystem::create_directories(std::filesystem::path(folder + "/" + name).parent_path());
     write_file_atomically(folder + "/" + name, name);
   };
-  EXPECT_THAT(remove_ours(folder, ours), testing::IsEmpty());  // not there
+  EXPECT_THAT(remove_ours(folder, ours), testing::IsEmpty());  // The folder does not exist.
   for (const std::string name : {"a", "b/c", "b/c.999999999.fidelio.tmp"}) put(name);
   EXPECT_THAT(foreign_in(folder, ours), testing::IsEmpty());
   EXPECT_THAT(remove_ours(folder, ours), testing::IsEmpty());
@@ -248,7 +250,7 @@ TEST_F(HostileFile, OnlyWhatIsOursIsRemoved) {
   EXPECT_EQ(remove_ours(folder, ours), foreign);
   EXPECT_EQ(foreign_in(folder, ours), foreign);
   EXPECT_FALSE(std::filesystem::exists(folder + "/a") || std::filesystem::exists(folder + "/b/c"));
-  // Through a link, the folder that it names; the link is somebody's.
+  // A path may be a link to a folder. The folder that it names is cleaned, and the link belongs to somebody else.
   const std::string real = (folder_ / "real").string();
   std::filesystem::rename(folder, real);
   write_file_atomically(real + "/a", "a");
@@ -271,7 +273,7 @@ TEST_F(HostileFile, FinishedOutputsAreThoseThatAreThere) {
 }
 
 TEST_F(HostileFile, NothingIsBegunOrFinishedAfterTheEnd) {
-  // The child's main thread writes files as fast as it can while another ends the process, as on SIGINT.
+  // The child's main thread writes files as fast as it can while another thread ends the process, as SIGINT would.
   for (int round = 0; round < 50; ++round) {
     const pid_t child = ::fork();
     if (child == 0) {

@@ -12,18 +12,20 @@
 namespace fidelio {
 namespace {
 
-// Bytes of one string, so that the parser's own copies of it stay within the memory that is promised.
+// This is the most bytes that one string may have, so that the parser's own copies of it stay within the promised
+// memory.
 constexpr size_t kMaxString = 32 << 20;
-constexpr uint64_t kComparisons = 8;  // of keys, in the time of one step of work
+constexpr uint64_t kComparisons = 8;  // This many comparisons of keys take about as long as one step of work.
 
-// Walks over the text once, before anything is built: how deep brackets stand in each other, and what the values will
-// take. A value is 16 bytes, in an array that has grown by doubling twice that and more while it moves; a string or a
-// container has a head of 32 bytes beside it and a string its bytes; a member of an object stands in a node with its
-// key, 96 bytes and more. `ordered`: a member is compared with those before it, by which such objects are slow to build
-// and to look into.
+// Walks over the text once, before anything is built, checks how deeply brackets are nested, and charges the memory
+// that the values will take. A value takes 16 bytes, and in an array that has grown by doubling twice that, and more
+// while it moves. A string or a container has a head of 32 bytes beside it, and a string its bytes. A member of an
+// object stands in a node with its key, which takes 96 bytes and more. If `ordered`, a member is compared with all
+// before it, which makes such objects slow to build and to search.
 void check_text(std::string_view text, const std::string& what, Meter& meter, int nesting, bool ordered = false) {
   int depth = 0;
-  std::vector<uint64_t> members(ordered ? static_cast<size_t>(nesting) + 1 : 0);  // of the objects that are open
+  // This counts the members of each object that is open.
+  std::vector<uint64_t> members(ordered ? static_cast<size_t>(nesting) + 1 : 0);
   for (size_t at = 0; at < text.size(); ++at) {
     switch (text[at]) {
       case '"': {
@@ -58,8 +60,9 @@ void check_text(std::string_view text, const std::string& what, Meter& meter, in
   }
 }
 
-// Reads a text without building anything and throws where an object has a key twice. The library's own parser with a
-// callback would look through the whole parent at every object's end, which takes time with the square of its members.
+// This reader goes over a text without building anything and throws where an object has a key twice. The library's own
+// parser with a callback would search the whole parent at the end of every object, which takes time with the square of
+// its members.
 class UniqueKeys : public nlohmann::json_sax<nlohmann::json> {
  public:
   explicit UniqueKeys(const std::string& what) : what_(what) {}
@@ -84,13 +87,13 @@ class UniqueKeys : public nlohmann::json_sax<nlohmann::json> {
   bool binary(nlohmann::json::binary_t&) override { return true; }
   bool start_array(size_t) override { return true; }
   bool end_array() override { return true; }
-  // The parser that builds the values says what is wrong.
+  // The error is ignored here, because the parser that builds the values reports it.
   bool parse_error(size_t, const std::string&, const nlohmann::detail::exception&) override { return false; }
 
  private:
   const std::string& what_;
   std::vector<std::set<std::string>>
-      keys_;  // of the objects that are open; a tree, as names may be made to share a hash
+      keys_;  // It holds the keys of the objects that are open. A tree is used, as names may be chosen to share a hash.
 };
 
 template <typename Json>
@@ -128,7 +131,7 @@ nlohmann::json parse_unique_json(std::string_view text, const std::string& what,
   Meter meter(what, kMaxWork, kMaxMemory + text.size());
   check_text(text, what, meter, nesting);
   {
-    UniqueKeys watch(what);  // it holds fewer bytes than the values will, and is gone before they are built
+    UniqueKeys watch(what);  // The reader holds fewer bytes than the values will, and is gone before they are built.
     nlohmann::json::sax_parse(text, &watch);
   }
   nlohmann::json json = build<nlohmann::json>(text, what);

@@ -11,8 +11,8 @@ namespace {
 
 constexpr std::string_view kBlanks = " \t\r\n";
 
-// Reads one value after another of a text. A function returns false where its part is not there; the text has then
-// ended too early if the scanner stands at its end.
+// This class reads one value after another from a text. A function returns false where its part is not there. If the
+// scanner then stands at the end, the text has ended too early.
 class JsonScanner {
  public:
   JsonScanner(std::string_view text, size_t at) : text_(text), at_(at) {}
@@ -112,7 +112,7 @@ class JsonScanner {
   size_t at_;
 };
 
-// Runs over the items of a container that is known to be whole.
+// Runs over the items of a container that is known to be complete.
 template <typename Each>
 void for_each_item(std::string_view container, char open, const Each& each) {
   JsonScanner scan(container, 0);
@@ -206,7 +206,7 @@ std::string text_of_json(std::string_view string) {
   const std::string clean = without_control(string);
   try {
     return nlohmann::json::parse(clean).get<std::string>();
-  } catch (const nlohmann::json::exception&) {  // half of a pair of surrogates, which is no character
+  } catch (const nlohmann::json::exception&) {  // An escape holds half of a surrogate pair, which is no character.
   }
   std::string text;
   for (size_t at = 0; at < clean.size(); ++at) {

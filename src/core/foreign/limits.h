@@ -1,9 +1,11 @@
-// What a stranger's file may cost. Every parser of such files (JSON, chat templates, tokenizers, checkpoints, questions)
-// has the same three limits, and beyond them there is an Error and no crash, no hang and no full memory:
-//   depth   how deep things may stand in each other, so that no recursion over them can exhaust the stack;
-//   work    steps, so that no operation takes longer than its input's size warrants;
-//   memory  bytes made from the input, beside the input itself.
-// They are far above what published models need: 2 s of one core and 256 MB beyond the file's size at the worst.
+// This file bounds what a stranger's file may cost. Every parser of such files (JSON, chat templates, tokenizers,
+// checkpoints, questions) has the same three limits. Beyond them it throws an Error and never crashes, hangs or fills
+// the memory:
+//   depth   bounds how deeply things may be nested, so no recursion over them can exhaust the stack;
+//   work    counts steps, so no operation takes longer than the size of its input warrants;
+//   memory  counts bytes made from the input, beside the input itself.
+// The limits are far above what published models need. At worst a file takes 2 s of one core and 256 MB beyond its
+// size.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -12,13 +14,14 @@
 namespace fidelio {
 
 inline constexpr int kMaxNesting = 100;
-inline constexpr uint64_t kMaxWork = 10'000'000;   // steps of 50 to 150 ns
-inline constexpr uint64_t kMaxMemory = 192 << 20;  // bytes
+inline constexpr uint64_t kMaxWork = 10'000'000;   // A step takes 50 to 150 ns.
+inline constexpr uint64_t kMaxMemory = 192 << 20;  // This is in bytes.
 
-// What is left for one file or one text. Whoever does work that grows with its input pays here first.
+// This is the allowance of work and memory that is left for one file or one text. Code whose work grows with its input
+// charges it here first.
 class Meter {
  public:
-  // `what` begins the messages: "the chat template", "tokenizer.json".
+  // `what` begins the messages, for example "the chat template" or "tokenizer.json".
   explicit Meter(std::string what, uint64_t work = kMaxWork, uint64_t memory = kMaxMemory)
       : what_(std::move(what)), work_(work), memory_(memory) {}
 
@@ -32,12 +35,12 @@ class Meter {
       refuse_memory();
     memory_ -= bytes;
   }
-  // Memory that is given back at once: it must fit beside what is there.
+  // This is for memory that is released again at once. It must fit beside what is there, and nothing is charged.
   void passing_memory(uint64_t bytes) {
     if (bytes > memory_) [[unlikely]]
       refuse_memory();
   }
-  // More input has come.
+  // Raises the allowance, because more input has arrived.
   void allow(uint64_t steps, uint64_t bytes) {
     work_ += steps;
     memory_ += bytes;

@@ -1,4 +1,4 @@
-// The lines of a text that somebody else wrote, a thing each (JSONL, prompts).
+// This file iterates over the lines of a text that somebody else wrote, one item a line (JSONL, prompts).
 #pragma once
 #include <algorithm>
 #include <cstdint>
@@ -6,8 +6,8 @@
 
 namespace fidelio {
 
-// f: void(std::string_view line, int64_t number) for every line that is not blank, without its end; numbers, from 1, count
-// blank ones too, as editors do.
+// Calls f(std::string_view line, int64_t number) for every line that is not blank, without its end. Numbers begin at 1
+// and count blank lines too, as editors do.
 template <typename F>
 void for_each_line(std::string_view text, F&& f) {
   int64_t number = 0;

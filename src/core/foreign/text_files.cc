@@ -32,7 +32,7 @@ std::vector<std::string> TextFiles::list(const std::string& folder, std::string_
 std::string TextFiles::require(const std::string& file) const {
   if (auto text = read(file)) return *std::move(text);
   check(on_disk_, "{} has no {}", name_, file);
-  return read_text_file(path(file));  // which says why not
+  return read_text_file(path(file));  // It throws an Error that says why the file cannot be read.
 }
 
 }  // namespace fidelio

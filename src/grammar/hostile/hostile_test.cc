@@ -1,5 +1,6 @@
-// What a stranger may ask an answer to look like: it ends in an Error or in a machine that dies, in 2 s and 256 MB beyond
-// its size (core/test_support.h measures it). Each of these took the stack, minutes or all memory before.
+// These tests ask for hostile forms of an answer. Each ends in an Error or in an automaton that dies, within 2 s and
+// 256 MB beyond its size (core/test_support.h measures this). Each of these forms once took the whole stack, minutes or
+// all memory.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -16,7 +17,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// Every byte, and runs of a few.
+// The tokens are every byte, and runs of a few bytes.
 const std::shared_ptr<const TokenTree>& bytes_and_runs() {
   static const auto tree = [] {
     std::vector<std::string> tokens;
@@ -43,7 +44,7 @@ TEST(HostileForm, QuantifiersInARowAreRefused) {
   for (const char* pattern : {"a*?b??c{2}?d+?", "(?:a*)*", "a{x", "a*{x"}) EXPECT_EQ(message_of_pattern(pattern), "");
 }
 
-// Schema after schema, each of which refers to the one before, so that none is deep in the text.
+// Returns a schema in which each part refers to the one before, so none is deeply nested in the text.
 std::string chain_of_references(int length) {
   std::string schema = R"({"anyOf":[{"type":"null"})";
   for (int i = 0; i < length; ++i) schema += fmt::format(R"(,{{"$ref":"#/anyOf/{}"}})", i);
@@ -57,7 +58,7 @@ TEST(HostileForm, ChainsOfReferencesDoNotTakeTheStack) {
   EXPECT_EQ(message_of_hostile(text.size(), [&] { TokenConstraint(schema_grammar(schema), bytes_and_runs()); }), "");
 }
 
-// Every bracket may be one of two arrays, so that 40 of them may be any of 2^40.
+// Every bracket may belong to one of two arrays, so 40 of them have 2^40 readings.
 TEST(HostileForm, PlacesThatDoubleWithEveryByteEnd) {
   const auto schema = nlohmann::ordered_json::parse(R"({"$defs": {
     "a": {"type": "array", "items": {"anyOf": [{"$ref": "#/$defs/a"}, {"$ref": "#/$defs/b"}]}},
@@ -97,7 +98,7 @@ TEST(HostileForm, StatesOfThousandsOfPlacesEnd) {
   EXPECT_GT(bytes, size_t{8} << 20);
 }
 
-// Cases, conditions and opposites that double with every one of them, and schemas that refer to themselves by all of them.
+// Here cases, conditions and negations double with every further one, and schemas refer to themselves by all of them.
 TEST(HostileForm, ChoicesThatDoubleEnd) {
   const auto list = [](int count, const std::string& open, const std::string& close) {
     std::string text = open + "0" + close;
@@ -117,7 +118,7 @@ TEST(HostileForm, ChoicesThatDoubleEnd) {
   message("{\"contains\":{\"minimum\":1},\"maxContains\":3,\"maxItems\":5000}");
   message("{\"$id\":\"http://a.example/" + repeated("x", 10'000) + "/\",\"$defs\":{" +
           list(8'000, "\"d", "\":{\"$id\":\"y\"}") + "}}");
-  // A machine for every pattern, which has a state of thousands of places for every byte of a name.
+  // Every pattern makes an automaton that has a state of thousands of places for every byte of a name.
   std::string names = "{\"type\":\"object\",\"properties\":{";
   std::mt19937 random(2);
   for (int i = 0; i < 200; ++i) {

@@ -1,4 +1,4 @@
-// Arrays as rules.
+// This file makes rules for arrays.
 #include <algorithm>
 
 #include "grammar/schema/compiler.h"
@@ -11,7 +11,7 @@ constexpr int64_t kMostItemStates = 20'000;
 
 }  // namespace
 
-// A state for the number of items so far and for how many of them each `contains` has been met by.
+// A state is the number of items so far, together with the number of items that have met each `contains`.
 class SchemaCompiler::Items {
  public:
   Items(SchemaCompiler& compiler, const Branch& branch) : c_(compiler), g_(compiler.grammar_), branch_(branch) {
@@ -53,8 +53,8 @@ class SchemaCompiler::Items {
       if (count % sizes_[i] < branch_.array.contains[i].least) return false;
     return true;
   }
-  // One more item, which meets some of what is to be contained. Of the others it is said that it does not where there may be too
-  // many.
+  // Adds one more item for each set of `contains` schemas that it meets. Where a schema has a maximum, an item that
+  // does not count for it must not meet it.
   void add_items(int64_t at, int64_t count, const Terms& item) {
     for (size_t met = 0; met < size_t{1} << sizes_.size(); ++met) {
       Terms terms = item;
@@ -101,7 +101,7 @@ std::optional<Fragment> SchemaCompiler::unique_items(const Branch& branch) {
   refuse(where_, "uniqueItems cannot be imposed but on arrays whose items are of at most 8 listed values");
 }
 
-// Every pair of items is of different kinds.
+// Tells whether every two items must differ, because no value fits both places.
 bool SchemaCompiler::differ(const Branch& branch) {
   constexpr int64_t kMostPairs = 8;
   const ArrayForm& form = branch.array;
@@ -120,13 +120,14 @@ bool SchemaCompiler::differ(const Branch& branch) {
   return true;
 }
 
-// A state for each set of values that stand there already.
+// Makes a state for each set of values that are already in the array.
 std::optional<Fragment> SchemaCompiler::listed_once(const Branch& branch) {
   constexpr size_t kMostValues = 8;
   const ArrayForm& form = branch.array;
   const int64_t fixed = expansion_.fixed_items(branch);
   std::vector<Json> values;
-  std::vector<std::vector<size_t>> at_place;  // values that may stand there; the last: those of all further places
+  // These are the values that may stand at each place; the last entry is for all further places.
+  std::vector<std::vector<size_t>> at_place;
   for (int64_t i = 0; i <= fixed; ++i) {
     at_place.emplace_back();
     const Terms terms = expansion_.of_item(branch, i);

@@ -1,4 +1,5 @@
-// grammar: what schemas ask of a value together, without choices: one branch of all that anyOf, oneOf, if and not leave open.
+// This file defines Branch: everything that schemas together demand of a value, without any choice left. A schema with
+// choices (anyOf, oneOf, if, not) has several branches.
 #pragma once
 #include <optional>
 #include <set>
@@ -11,7 +12,7 @@
 
 namespace fidelio::grammar {
 
-// A schema that a value meets, or that it does not.
+// A Term is a schema that a value must meet, or must not meet if `negated`.
 struct Term {
   const Schema* schema;
   bool negated = false;
@@ -27,7 +28,7 @@ enum Kind : unsigned {
   kTrue = 2,
   kFalse = 4,
   kInteger = 8,
-  kFraction = 16,  // a number that is no integer
+  kFraction = 16,  // This is a number that is no integer.
   kString = 32,
   kArray = 64,
   kObject = 128,
@@ -39,11 +40,12 @@ unsigned kind_of(const Json& value);
 
 struct NumberForm {
   Bounds bounds{};
-  std::vector<Decimal> steps{}, no_steps{}, unwanted{};  // multipleOf, what it is no multiple of, what it is not
+  // `steps` are units of multipleOf, `no_steps` units that it must not be a multiple of, `unwanted` forbidden values.
+  std::vector<Decimal> steps{}, no_steps{}, unwanted{};
 };
 struct StringForm {
-  int64_t least = 0, most = -1;                          // characters; most < 0: without end
-  std::vector<std::pair<std::string, bool>> patterns{};  // and whether it is negated
+  int64_t least = 0, most = -1;  // They count characters; with most < 0 there is no upper limit.
+  std::vector<std::pair<std::string, bool>> patterns{};  // The flag says that the pattern must not match.
   std::vector<std::string> formats{}, unwanted{};
   bool plain() const { return least == 0 && most < 0 && patterns.empty() && formats.empty() && unwanted.empty(); }
 };
@@ -56,14 +58,14 @@ struct ArrayForm {
   int64_t least = 0, most = -1;
   bool unique = false;
   std::vector<Contains> contains{};
-  std::vector<std::pair<int64_t, Term>> also{};  // terms of the item at a place
+  std::vector<std::pair<int64_t, Term>> also{};  // These are further terms for the item at a place.
 };
-// A property that `of` does not name, of whose value `term` is asked, or (names) whose name meets it.
+// This puts a term on a property that the schema `of` does not name: on its value, or (names) on its name.
 struct Outside {
   const Schema* of;
   Term term;
   enum class Of : uint8_t { additional, matched, names } kind;
-  std::string pattern{};  // of those that are matched
+  std::string pattern{};  // It is for `matched`: the pattern of these properties.
 };
 struct ObjectForm {
   int64_t least = 0, most = -1;
@@ -74,20 +76,21 @@ struct ObjectForm {
   std::vector<Outside> outside{};
 };
 
-// A schema that was met on the way here, as a tree of who asked for it: what properties and items it evaluates is known to those
-// above it up to the first that is not fed.
+// This is a schema that is applied to the value, together with the one that applied it. The properties and items that
+// it evaluates also count for its ancestors, up to the first link that does not feed its parent.
 struct Applied {
   const Schema* schema;
-  int parent;  // -1: none
+  int parent;  // It is -1 for none.
   bool negated, feeds;
 };
 
 struct Branch {
   unsigned kinds = kEvery;
-  bool typed = false;      // Its kinds were asked for.
-  unsigned suggested = 0;  // kinds of which its keywords speak
+  bool typed = false;      // A keyword restricts the kinds.
+  unsigned suggested = 0;  // Its keywords are about these kinds.
   std::vector<Applied> applied{};
-  std::vector<int> order{};  // of `applied`: what a reference names stands before what stands beside it
+  // These are indices into `applied`. The target of a reference stands before schemas beside the reference.
+  std::vector<int> order{};
   std::optional<std::vector<const Json*>> constants{};
   std::vector<const Json*> unwanted{};
   NumberForm number{};

@@ -75,8 +75,8 @@ void SchemaCompiler::add_common() {
                            text("null")}));
 }
 
-// A schema that somebody wrote and that nothing meets is most likely a mistake; where several are met together it may be what the
-// author had in mind, and the grammar is pruned of it.
+// A schema that somebody wrote and that no value meets is most likely a mistake, and is refused. A combination of
+// several that no value meets may be intended, and the grammar is pruned of it.
 Fragment SchemaCompiler::body(const Terms& terms) {
   if (terms.empty()) return grammar_.call(any_);
   where_ = terms[0].schema->where();
@@ -84,7 +84,7 @@ Fragment SchemaCompiler::body(const Terms& terms) {
   reason_.clear();
   const std::vector<Branch> branches = expansion_.branches(terms);
   const auto meant = [](const Branch& b) { return b.typed || b.suggested == 0 || (b.suggested & b.kinds) != 0; };
-  // Types of which no keyword speaks are left where there are others.
+  // Branches whose keywords are about other types are left out where better ones exist.
   const bool any_meant = std::any_of(branches.begin(), branches.end(), meant);
   for (const Branch& branch : branches)
     if (meant(branch) || !any_meant) add(branch, all);
@@ -95,7 +95,7 @@ Fragment SchemaCompiler::body(const Terms& terms) {
   return grammar_.nothing();
 }
 
-// Without a type it is that of the keywords.
+// If no type is given, it is taken from the keywords.
 void SchemaCompiler::add(const Branch& branch, std::vector<Fragment>& all) {
   unsigned kinds = branch.kinds;
   if (branch.constants) {
@@ -167,14 +167,14 @@ std::optional<Fragment> SchemaCompiler::string(const StringForm& form) {
   return row({text("\""), *inside, text("\"")});
 }
 
-// A string must meet all keywords at once if several ask something of it.
+// If several keywords restrict a string, it must meet all of them at once.
 std::optional<Fragment> SchemaCompiler::inside_of(const StringForm& form) {
   Grammar& g = grammar_;
   const bool counted = form.least > 0 || form.most >= 0;
   const bool matched = std::any_of(form.patterns.begin(), form.patterns.end(), [](const auto& p) { return !p.second; });
   const bool negated = !form.unwanted.empty() ||
                        std::any_of(form.patterns.begin(), form.patterns.end(), [](const auto& p) { return p.second; });
-  // Characters are written in one way each where texts are compared.
+  // Every character is written in one way only where texts are compared.
   const auto character = [&] { return one_of(g, every_character(), Writing::json_string); };
   try {
     std::vector<std::pair<Fragment, Meet>> all;
@@ -200,7 +200,7 @@ std::optional<Fragment> SchemaCompiler::inside_of(const StringForm& form) {
       }
       all.emplace_back(g.choice(texts), Meet::without);
     }
-    if (all.empty()) return g.star(g.call(character_));  // A format gave way.
+    if (all.empty()) return g.star(g.call(character_));  // A format gave way to another keyword.
     std::optional<Fragment> inside = all[0].first;
     for (size_t i = 1; i < all.size() && inside; ++i) inside = meet(g, *inside, all[i].first, all[i].second);
     if (!inside) reason_ = kNoText;

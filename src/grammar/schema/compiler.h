@@ -1,4 +1,5 @@
-// grammar: the branches of schemas as rules over bytes. Terms that are met together are one rule, made once.
+// This file compiles the branches of schemas to rules over bytes. Terms that hold together make one rule, which is made
+// once.
 #pragma once
 #include <initializer_list>
 #include <map>
@@ -26,8 +27,8 @@ class SchemaCompiler {
   };
   struct Properties {
     std::vector<Member> members{};
-    std::vector<std::string> known{};  // all names that are spoken of, those that may not stand there too
-    std::optional<RuleId> others{};    // members of other names
+    std::vector<std::string> known{};  // These are all names that the schemas mention, including forbidden ones.
+    std::optional<RuleId> others{};    // It reads members of other names.
     int64_t needed = 0;
   };
   class Layout;
@@ -42,11 +43,11 @@ class SchemaCompiler {
 
   Fragment body(const Terms& terms);
   void add(const Branch& branch, std::vector<Fragment>& all);
-  // None: nothing fits, for reason_.
+  // The functions below return nothing if no value fits; reason_ then says why.
   std::optional<Fragment> number(const NumberForm& form, unsigned kinds);
   std::optional<Fragment> number_within(const Bounds& bounds, const NumberForm& form, unsigned kinds);
   std::optional<Fragment> string(const StringForm& form);
-  std::optional<Fragment> inside_of(const StringForm& form);  // between the quotes
+  std::optional<Fragment> inside_of(const StringForm& form);  // It reads the part between the quotes.
   std::optional<Fragment> object(const Branch& branch);
   std::optional<Fragment> array(const Branch& branch);
   std::optional<Fragment> unique_items(const Branch& branch);
@@ -64,9 +65,9 @@ class SchemaCompiler {
   Expansion expansion_;
   RuleId any_ = 0, string_ = 0, character_ = 0, blank_ = 0, comma_ = 0, object_ = 0, array_ = 0, any_member_ = 0;
   std::map<Terms, RuleId> rules_{};
-  std::vector<std::pair<RuleId, Terms>> left_{};  // rules that are named and not made yet
-  std::string where_ = "the schema", reason_{};   // of the rule that is made
-  std::string last_reason_{};                     // for which a rule reads nothing
+  std::vector<std::pair<RuleId, Terms>> left_{};  // These rules are named and not made yet.
+  std::string where_ = "the schema", reason_{};   // They belong to the rule that is being made.
+  std::string last_reason_{};                     // It is the reason for which a rule reads nothing.
 };
 
 }  // namespace fidelio::grammar

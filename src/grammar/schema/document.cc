@@ -11,7 +11,7 @@ namespace {
 
 constexpr uint64_t kSchemaMemory = 300, kSchemaWork = 4;
 
-// Tells where other schemas stand in a schema: at a keyword, in a list of it, or at the names of an object of it.
+// This tells where subschemas stand in a schema: directly at a keyword, in a list, or at the names of an object.
 enum class Stands : uint8_t { nowhere, here, listed, named };
 Stands stands_at(const std::string& keyword) {
   static const std::map<std::string, Stands> all = {{"additionalProperties", Stands::here},
@@ -242,7 +242,7 @@ const Schema& SchemaDocument::pointed(const Schema& of, const SchemaResource& in
   refuse(of.where(), "$ref leads nowhere: " + name);
 }
 
-// One step of a JSON pointer; null: there is nothing.
+// Takes one step of a JSON pointer. Returns null where there is nothing.
 const Json* SchemaDocument::below(const Json& json, std::string step) {
   for (const auto& [written, meant] : {std::pair{"~1", "/"}, {"~0", "~"}})
     for (size_t at = 0; (at = step.find(written, at)) != std::string::npos; ++at) step.replace(at, 2, meant);

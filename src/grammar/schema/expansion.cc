@@ -13,11 +13,11 @@ namespace {
 constexpr int64_t kMostCount = 10'000;
 constexpr uint64_t kBranchWork = 8, kTermWork = 2;
 constexpr uint64_t kPairMemory = 64;
-constexpr size_t kFewCases = 32;  // of a oneOf whose pairs are looked into
+constexpr size_t kFewCases = 32;  // The pairs of a oneOf are compared in depth only if it has at most this many cases.
 
-constexpr uint64_t kCopiedAStep = 128;  // bytes of a branch
+constexpr uint64_t kCopiedAStep = 128;  // This is in bytes of a branch.
 
-// About, with what its strings and sets take beside themselves.
+// Returns the approximate bytes of a branch, including the overhead of its strings and sets.
 size_t bytes_of(const Branch& b) {
   constexpr size_t kString = 64, kNode = 96;
   return sizeof(Branch) + b.applied.size() * (sizeof(Applied) + sizeof(int)) +
@@ -49,7 +49,8 @@ Bound bound_of(const Schema& schema, const std::string& key, const Json& value, 
   if (value.is_boolean()) refuse(schema.where(), key + " is the form of draft 4: give a number");
   if (!value.is_number()) refuse(schema.where(), key + " is not a number");
   if (keeps_digits(value)) return {decimal_in(value), excluded};
-  // The integer that was written is one of those that are rounded to this number: the next one is certainly within.
+  // The integer in the schema is one of those that are rounded to this number, so the next number is certainly within
+  // the bound.
   const double x = value.get<double>(), next = std::nextafter(x, low ? HUGE_VAL : -HUGE_VAL);
   return {decimal_of(fmt::format("{:.0f}", std::isfinite(next) ? next : x)), excluded};
 }
@@ -72,7 +73,8 @@ const std::vector<Branch>& Expansion::kept_branches(const Terms& terms) {
   return kept_.emplace(terms, std::move(made)).first->second;
 }
 
-// Choices are made one after the other; where all are made a branch is whole, and the last one that has another way is gone back to.
+// Choices are made one after the other. When all are made, the branch is complete, and the search goes back to the last
+// choice that has another way.
 std::vector<Branch> Expansion::branches(const Terms& terms) {
   struct Frame {
     Open open;
@@ -132,7 +134,7 @@ void Expansion::forbid(Open& open, const std::string& name) {
   if (std::find(required.begin(), required.end(), name) != required.end()) no_object(open, name);
   open.branch.object.absent.insert(name);
 }
-// Values of other types know nothing of properties.
+// Values of other types are not affected by properties.
 void Expansion::no_object(Open& open, const std::string& name) {
   open.branch.kinds &= ~(kObject + 0U);
   reason_ = "\"" + name + "\" is required and forbidden";
@@ -143,7 +145,7 @@ void Expansion::choose(Open& open, std::vector<Effect> ways, unsigned kinds) {
   if (ways.size() == 1 && kinds == kEvery) return ways[0](open);
   open.choices.push_back(std::make_shared<const Choice>(Choice{std::move(ways), kinds}));
 }
-// The terms are met by who is asked by `self`; the first is looked at first.
+// Applies the terms on behalf of the schema `self`; the first one is applied first.
 Expansion::Effect Expansion::meeting(int self, Terms terms, bool feeds) {
   return [self, terms = std::move(terms), feeds](Open& open) {
     for (auto term = terms.rbegin(); term != terms.rend(); ++term) open.pending.push_back({*term, self, feeds, -1});
@@ -240,8 +242,8 @@ void Expansion::apply_constants(Open& open, const Schema& schema, const std::str
   open.branch.typed = true;
 }
 
-// A keyword above may need to know which properties or items are evaluated. That is known only of the cases that a way
-// takes to be met, so there is a way for every set of cases, unless there are many.
+// A keyword above may need to know which properties or items are evaluated. That is known only for the cases that a way
+// assumes to be met, so there is a way for every set of cases, unless there are many.
 void Expansion::apply_any(Open& open, int self, const std::vector<const Schema*>& cases) {
   constexpr size_t kMostTogether = 5;
   Terms all;
@@ -262,7 +264,8 @@ void Expansion::apply_any(Open& open, int self, const std::vector<const Schema*>
   choose(open, std::move(ways), kEvery);
 }
 
-// Lists for each case of a oneOf the others that a value may meet together with it. While that is looked into, all may.
+// Lists for each case of a oneOf the other cases that a value may meet together with it. While the list is being
+// computed, all cases count as possible together.
 const std::vector<std::vector<size_t>>& Expansion::together(const Schema& schema,
                                                             const std::vector<const Schema*>& cases) {
   auto& kept = together_[&schema];
@@ -288,7 +291,7 @@ void Expansion::apply_one(Open& open, const Schema& schema, int self, const std:
   for (size_t i = 0; i < cases.size(); ++i) {
     Terms terms = {{cases[i]}};
     for (const size_t j : beside[i]) terms.push_back({cases[j], true});
-    ways.push_back([self, terms](Open& to) {  // What is not met evaluates nothing.
+    ways.push_back([self, terms](Open& to) {  // A case that is not met evaluates nothing.
       for (size_t at = terms.size(); at-- > 0;) to.pending.push_back({terms[at], self, at == 0, -1});
     });
   }

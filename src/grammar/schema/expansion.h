@@ -1,5 +1,6 @@
-// grammar: schemas that a value meets together, as branches. Branches are exact: a value meets the schemas where it meets one of
-// them (of anyOf beside unevaluated keywords, of more than five cases, only one case is taken to be met).
+// This file expands schemas that a value must meet together into branches. The branches are exact: a value meets the
+// schemas if and only if it meets one of the branches. The exception is an anyOf of more than five cases beside
+// unevaluated keywords, of which only one case is assumed to be met.
 #pragma once
 #include <functional>
 #include <map>
@@ -16,25 +17,26 @@ class Expansion {
  public:
   Expansion(SchemaDocument& document, Meter& meter) : document_(document), meter_(meter) {}
 
-  // References followed, what asks nothing left out, in the document's order, each once.
+  // Follows references, drops terms without restrictions, and sorts the rest in the order of the document, each once.
   Terms normalised(const Terms& terms);
   std::vector<Branch> branches(const Terms& terms);
-  const std::vector<Branch>& kept_branches(const Terms& terms);  // The same ones, made once.
-  // The last reason for which a branch was left out.
+  const std::vector<Branch>& kept_branches(const Terms& terms);  // These are the same branches, computed once.
+  // This is the last reason for which a branch was left out.
   const std::string& reason() const { return reason_; }
 
-  // Returns what is asked of the property `name`, or, where that is null, of one that nobody names and that matches the
-  // patterns of which `matching` says it.
+  // Returns the terms of the property `name`. If `name` is null, these are the terms of a property that no schema names
+  // and that matches the patterns for which `matching` returns true.
   using Matcher = std::function<bool(const std::string&)>;
   Terms of_property(const Branch& branch, const std::string* name, const Matcher& matching);
   Terms of_property(const Branch& branch, const std::string& name);
   Terms of_item(const Branch& branch, int64_t at);
-  int64_t fixed_items(const Branch& branch) const;       // of which each may have terms of its own
-  std::vector<std::string> names(const Branch& branch);  // of properties that it speaks of, in order
+  int64_t fixed_items(const Branch& branch) const;  // Each of the first items, this many, may have terms of its own.
+  // These are the names of properties that the branch mentions, in order.
+  std::vector<std::string> names(const Branch& branch);
   std::optional<std::vector<Json>> constants(const Terms& terms);
-  bool holds(const Terms& terms, const Json& value);  // The value meets the terms.
+  bool holds(const Terms& terms, const Json& value);  // It is true if the value meets the terms.
   bool holds_branch(const Branch& branch, const Json& value);
-  bool impossible(const Terms& terms, int depth = 0);  // It is plain that nothing meets them.
+  bool impossible(const Terms& terms, int depth = 0);  // It is true if it is evident that no value meets them.
   bool matches(const std::string& pattern, const std::string& text, bool whole = false);
 
  private:
@@ -42,13 +44,13 @@ class Expansion {
     Term term;
     int parent;
     bool feeds;
-    int beside;  // its place in `applied` where its reference was followed already, or -1
+    int beside;  // It is the place in `applied` if the reference was followed already, or -1.
   };
   struct Open;
   using Effect = std::function<void(Open&)>;
   struct Choice {
     std::vector<Effect> ways;
-    unsigned kinds;  // of values for which it is one
+    unsigned kinds;  // The choice matters only for values of these kinds.
   };
   struct Open {
     Branch branch{};
@@ -71,7 +73,7 @@ class Expansion {
   void apply_any(Open& open, int self, const std::vector<const Schema*>& cases);
   void apply_one(Open& open, const Schema& schema, int self, const std::vector<const Schema*>& cases);
   void apply_if(Open& open, const Schema& schema, int self, const Json& condition);
-  // Ways in which a schema is not met: one of its keywords is not.
+  // A schema is not met if one of its keywords is not, and each keyword gives such a way.
   using Ways = std::vector<Effect>;
   void apply_negated(Open& open, const Schema& schema, int self);
   bool negate_logic(const Schema& schema, int self, const std::string& key, const Json& value, Ways& ways);
@@ -80,11 +82,11 @@ class Expansion {
   bool negate_object(const Schema& schema, const std::string& key, const Json& value, Ways& ways);
   bool negate_array(const Schema& schema, const std::string& key, const Json& value, Ways& ways);
   void choose_outside(Open& open);
-  bool finish(Branch& branch);  // false: nothing meets it
+  bool finish(Branch& branch);  // It returns false if no value meets the branch.
   bool finish_constants(Branch& branch);
   bool is_watched(const Branch& branch, int self) const;
 
-  // These functions are what the ways of a choice do to an open branch.
+  // The ways of a choice use these functions to change an open branch.
   void kill(Open& open, std::string reason);
   void no_object(Open& open, const std::string& name);
   void restrict_to(Open& open, unsigned kinds);
@@ -117,9 +119,9 @@ class Expansion {
   std::string reason_ = "no value at all fits";
 };
 
-// A count that a keyword gives: 2 or 2.0; Error for others.
+// Returns the count that a keyword gives, as 2 or 2.0. Throws Error for other values.
 int64_t count_of(const Schema& schema, const std::string& key, const Json& value);
-// A bound, digit by digit as far as JSON's reader kept them.
+// Returns a bound with all digits that JSON's reader kept.
 Bound bound_of(const Schema& schema, const std::string& key, const Json& value, bool low, bool excluded);
 unsigned kinds_of_type(const Schema& schema, const Json& type);
 

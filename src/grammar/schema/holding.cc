@@ -1,4 +1,4 @@
-// This file decides whether a value meets schemas, and whether anything does.
+// This file decides whether a value meets schemas, and whether any value can.
 #include <algorithm>
 
 #include "core/error.h"
@@ -86,7 +86,7 @@ bool Expansion::holds_object(const Branch& branch, const Json& value) {
   return true;
 }
 
-// Looked for no deeper than a few levels, so that what refers to itself ends.
+// The search goes only a few levels deep, so it ends for schemas that refer to themselves.
 bool Expansion::impossible(const Terms& terms, int depth) {
   constexpr int kDeepest = 3;
   constexpr int64_t kItems = 16;
@@ -142,8 +142,8 @@ bool Expansion::finish_constants(Branch& branch) {
   return kinds != 0;
 }
 
-// A signature holds what is plain of a schema: the kinds of its values, the values themselves where they are listed,
-// and the listed values of properties that an object of it must have.
+// A signature holds the evident facts about a schema: the kinds of its values, the values themselves where they are
+// listed, and the listed values of properties that an object of it must have.
 struct Expansion::Signature {
   unsigned kinds = kEvery;
   std::optional<std::set<std::string>> constants{};

@@ -1,4 +1,4 @@
-// Keywords that speak of values of one type.
+// This file applies the keywords that are about values of one type.
 #include <algorithm>
 
 #include "grammar/schema/expansion.h"
@@ -34,7 +34,8 @@ void Expansion::apply_typed(Open& open, const Schema& schema, const std::string&
     open.branch.suggested |= kNumber;
 }
 
-// Applies a keyword about objects. Demands on single properties and items are read where these are asked for.
+// Applies a keyword about objects. Keywords about single properties and items take effect where the terms of these are
+// computed.
 bool Expansion::apply_object(Open& open, const Schema& schema, const std::string& key, const Json& value) {
   ObjectForm& object = open.branch.object;
   if (key == "properties" || key == "patternProperties") {

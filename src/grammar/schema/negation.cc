@@ -1,4 +1,5 @@
-// Ways in which a schema is not met: not, else, and cases of oneOf beside the one that is.
+// This file finds the ways in which a schema is not met. They are needed for not, for else, and for the cases of a
+// oneOf other than the one that is met.
 #include <algorithm>
 
 #include "grammar/schema/expansion.h"
@@ -48,7 +49,7 @@ bool Expansion::negate_logic(const Schema& schema, int self, const std::string& 
     for (const Schema* one : cases) none.push_back({one, true});
     add(none);
     if (key == "oneOf") {
-      constexpr uint64_t kPairOfCases = 200;  // bytes
+      constexpr uint64_t kPairOfCases = 200;  // This is in bytes.
       meter_.work(cases.size() * cases.size());
       meter_.memory(cases.size() * cases.size() / 2 * kPairOfCases);
       for (size_t i = 0; i < cases.size(); ++i)
@@ -136,7 +137,9 @@ bool Expansion::negate_plain(const Schema& schema, const std::string& key, const
         low = std::max(low, count + 1);
     });
   } else {
-    return key == "format";  // It describes alone: whoever takes it for a condition or not agrees with what meets it.
+    // format may be read as an annotation or as a condition. No way is added for it, so an answer is valid under both
+    // readings.
+    return key == "format";
   }
   return true;
 }

@@ -1,4 +1,4 @@
-// Objects as rules: members in the schema's order, those of other names behind them.
+// This file makes rules for objects: members come in the schema's order, and members of other names after them.
 #include <algorithm>
 #include <set>
 
@@ -9,13 +9,14 @@
 namespace fidelio::grammar {
 namespace {
 
-constexpr int64_t kMostCounted = 20'000;  // states that count members
+constexpr int64_t kMostCounted = 20'000;  // It bounds the states that count members.
 constexpr size_t kMostPatterns = 6;
 constexpr uint64_t kMemberWork = 20;
 
 }  // namespace
 
-// A state for each member that may come next and the number of those that stand there already: none or some where no more is asked.
+// A state is the next member that may come, together with the number of members so far. Where no count is required, it
+// only tells none from some.
 class SchemaCompiler::Layout {
  public:
   Layout(SchemaCompiler& compiler, const Properties& properties, int64_t least, int64_t most)
@@ -45,7 +46,7 @@ class SchemaCompiler::Layout {
     for (const int64_t at : {size_, size_ + 1})
       for (int64_t count = 0; count <= top_; ++count) {
         if (state(at, count) < 0) continue;
-        // Other names may all be the same one: together they count as one more at least.
+        // Members of other names may all have the same name, so together they count as one only.
         if (all_.others && (at > size_ || count + 1 >= least_))
           add(at, count, size_ + 1, [&] { return g_.call(*all_.others); });
         if (at > size_ || count >= least_) g_.link(state(at, count), count == 0 ? bare.first : back.first);
@@ -67,7 +68,7 @@ class SchemaCompiler::Layout {
     g_.link(state(at, count), part.first);
     pass(part.last, next, std::min(count + 1, top_));
   }
-  // A member that may stand in many places is a rule.
+  // A member that may stand in many places is a rule of its own.
   Fragment one(int64_t at) {
     const Member& member = all_.members[static_cast<size_t>(at)];
     if (!counted_) return c_.member(member.name, member.value);
@@ -137,8 +138,8 @@ std::optional<SchemaCompiler::Properties> SchemaCompiler::properties(const Branc
   return all;
 }
 
-// Those that match patterns, by the set of patterns that they match; others where a schema says what they hold, or nothing else
-// may stand there.
+// Makes a rule for members of other names. Those that match patterns are grouped by the set of patterns that they
+// match. Members that match none are allowed where a schema describes them, or where there are no other members.
 std::optional<RuleId> SchemaCompiler::other_members(const Branch& branch, const Properties& properties, bool wanted) {
   std::vector<std::string> patterns;
   bool described = wanted;

@@ -1,4 +1,4 @@
-// This file works out what a branch asks of the properties and items of a value.
+// This file computes the terms that a branch puts on the properties and items of a value.
 #include <algorithm>
 #include <unordered_set>
 
@@ -9,7 +9,7 @@
 namespace fidelio::grammar {
 namespace {
 
-constexpr size_t kStateAStep = 32;  // bytes of a machine's state
+constexpr size_t kStateAStep = 32;  // This is in bytes of an automaton's state.
 
 }  // namespace
 
@@ -35,7 +35,7 @@ bool Expansion::matches(const std::string& pattern, const std::string& text, boo
   return state != Automaton::kDead && machine->accepts(state);
 }
 
-// Returns true if what the schema applied at `from` evaluates also counts as evaluated for its ancestor `to`.
+// Returns true if properties and items evaluated by the schema at `from` also count as evaluated for its ancestor `to`.
 bool Expansion::feeds(const Branch& branch, size_t from, int to) const {
   for (auto at = static_cast<int>(from); at != to; at = branch.applied[static_cast<size_t>(at)].parent) {
     meter_.work(1);
@@ -46,7 +46,7 @@ bool Expansion::feeds(const Branch& branch, size_t from, int to) const {
 
 namespace {
 
-// Returns true if the schema's own `properties` or `patternProperties` speak of a property.
+// Returns true if the schema's own `properties` or `patternProperties` cover a property.
 template <typename Matches>
 bool speaks_of(SchemaDocument& document, const Schema& schema, const std::string* name, const Matches& matches) {
   if (name != nullptr && document.property(schema, *name) != nullptr) return true;
@@ -121,7 +121,8 @@ Terms Expansion::of_item(const Branch& branch, int64_t at) {
     const Json* more = schema.find("unevaluatedItems");
     if (more == nullptr) continue;
     bool evaluated = false;
-    std::vector<const Schema*> any = {&document_.at(schema, *more)};  // or what contains asks for
+    // An item may meet unevaluatedItems or the schema of a `contains`.
+    std::vector<const Schema*> any = {&document_.at(schema, *more)};
     for (auto i = static_cast<size_t>(self); i < branch.applied.size(); ++i) {
       const Schema& below = *branch.applied[i].schema;
       if (branch.applied[i].negated || below.json == nullptr || !feeds(branch, i, self)) continue;
@@ -135,7 +136,7 @@ Terms Expansion::of_item(const Branch& branch, int64_t at) {
   return normalised(all);
 }
 
-// One schema for the same ones.
+// Returns the same schema for the same list.
 const Schema& Expansion::either(const std::vector<const Schema*>& schemas) {
   const Schema*& one = either_[schemas];
   if (one == nullptr) one = &document_.any_of(schemas);
@@ -151,7 +152,7 @@ int64_t Expansion::fixed_items(const Branch& branch) const {
   return fixed;
 }
 
-// Values that meet the terms where they are few and known; none: they may be many.
+// Returns the values that meet the terms where they are few and known, and nothing where they may be many.
 std::optional<std::vector<Json>> Expansion::constants(const Terms& terms) {
   std::vector<Json> all;
   for (const Branch& branch : kept_branches(terms)) {

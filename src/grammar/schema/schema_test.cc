@@ -1,4 +1,5 @@
-// Schemas of json-schema-org's own suite and random ones: what their forms read, against a slow twin.
+// These tests take schemas from the suite of json-schema-org, and random ones, and compare the texts that their
+// grammars read with a slow validator.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -67,7 +68,7 @@ TEST(Schema, AnswersOfTheSuiteAreValid) {
   }
 }
 
-// Small schemas of every keyword that can be met together with others.
+// This generates small schemas with every keyword that can be combined with others.
 class LogicGenerator {
  public:
   explicit LogicGenerator(uint32_t seed) : random_(seed) {}
@@ -159,14 +160,14 @@ TEST(Schema, AnswersOfRandomSchemasAreValid) {
       Automaton machine(schema_grammar(schema));
       ++taken;
       ASSERT_NO_FATAL_FAILURE(expect_valid_answers(schema, machine, seed, 6)) << seed;
-    } catch (const Error& e) {  // It is refused, or nothing meets it.
+    } catch (const Error& e) {  // The schema is refused, or no value meets it.
       EXPECT_FALSE(std::string(e.what()).empty());
     }
   }
   EXPECT_GT(taken, 900);
 }
 
-// A user's schemas of 64-bit fields, whose bounds are beyond what a floating point number tells apart.
+// Users have schemas of 64-bit fields, whose bounds are finer than a floating-point number can tell apart.
 TEST(Schema, NumbersAreMetDigitByDigit) {
   expect_reads(R"({"type": "integer", "minimum": 1000000000000000000, "maximum": 1000000000000000009})",
                {"1000000000000000000", "1000000000000000009"},
@@ -187,7 +188,7 @@ TEST(Schema, NumbersAreMetDigitByDigit) {
                {"9007199254740992", "9007199254740994"}, {"9007199254740993"});
   expect_reads(R"({"type": "integer", "multipleOf": 2.5, "maximum": 20})", {"0", "5", "-15", "20"}, {"2", "25", "3"});
   expect_reads(R"({"type": "integer", "multipleOf": 1e-8})", {"12391239123"}, {"1.5"});
-  // JSON's reader knows larger integers as rounded ones: what is imposed is certainly within.
+  // JSON's reader rounds larger integers, so the bound that is imposed is certainly within the given one.
   expect_reads(R"({"type": "integer", "minimum": 100000000000000000000, "maximum": 100000000000001000000})",
                {"100000000000000500000"}, {"99999999999999999999", "100000000000001000000"});
   expect_reads(R"({"type": "integer", "minimum": 1, "maximum": 1.7976931348623157e308})", {"1", "999999999999999"},

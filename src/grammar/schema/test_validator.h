@@ -1,5 +1,5 @@
-// For tests: whether a value is valid for a schema, found slowly and in another way than by the grammar. References are pointers into
-// the document or $anchor; format describes.
+// This file lets tests check whether a value is valid for a schema, slowly and independently of the grammar. References
+// must be pointers into the document or $anchor, and format is only an annotation.
 #pragma once
 #include <nlohmann/json_fwd.hpp>
 

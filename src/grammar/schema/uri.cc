@@ -5,13 +5,13 @@
 namespace fidelio::grammar {
 namespace {
 
-// The length of "scheme:", 0 where there is none.
+// Returns the length of "scheme:", or 0 where there is none.
 size_t scheme_of(const std::string& uri) {
   const size_t end = uri.find_first_of(":/?#");
   return end == std::string::npos || end == 0 || uri[end] != ':' ? 0 : end + 1;
 }
 
-// Returns where the path begins, behind a scheme and an authority.
+// Returns where the path begins, after a scheme and an authority.
 size_t path_of(const std::string& uri) {
   const size_t at = scheme_of(uri);
   return uri.compare(at, 2, "//") == 0 ? std::min(uri.find_first_of("/?#", at + 2), uri.size()) : at;

@@ -1,4 +1,5 @@
-// The slow twin of JSON Schema's grammar: what the specification (draft 2020-12) says of a value, keyword by keyword.
+// This is the slow twin of the grammar of JSON Schema: it checks a value keyword by keyword, as the specification
+// (draft 2020-12) defines it.
 #include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
@@ -21,7 +22,7 @@ class TestValidator {
   }
 
  private:
-  struct Seen {  // what was evaluated
+  struct Seen {  // It holds the properties and items that were evaluated.
     std::set<std::string> names{};
     std::set<size_t> items{};
     void add(const Seen& more) {
@@ -38,7 +39,7 @@ class TestValidator {
       if (!b.contains(name) || !same(one, b[name])) return false;
     return true;
   }
-  static long double number(const Json& x) {  // of 64 bits' digits
+  static long double number(const Json& x) {  // It keeps the digits of 64-bit integers.
     return x.is_number_unsigned()  ? static_cast<long double>(x.get<uint64_t>())
            : x.is_number_integer() ? static_cast<long double>(x.get<int64_t>())
                                    : static_cast<long double>(x.get<double>());
@@ -98,7 +99,7 @@ class TestValidator {
       if (has("exclusiveMaximum") && x >= number(schema["exclusiveMaximum"])) return false;
       if (has("multipleOf")) {
         const long double unit = number(schema["multipleOf"]), times = x / unit;
-        // A fraction, what is divided by it and their quotient are each off by half a unit in the last place of a double.
+        // A fraction, its unit and their quotient are each off by half a unit in the last place of a double.
         if (unit == std::floor(unit) ? std::fmod(x, unit) != 0
                                      : std::abs(times - std::round(times)) > std::abs(times) * 3 * 0x1p-53L)
           return false;

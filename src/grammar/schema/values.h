@@ -1,4 +1,4 @@
-// grammar: JSON values as JSON Schema sees them.
+// This file compares and writes JSON values as JSON Schema sees them.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -8,10 +8,11 @@
 
 namespace fidelio::grammar {
 
-bool is_same(const Json& a, const Json& b);  // 1 is 1.0, and the order of an object's members does not matter
+bool is_same(const Json& a, const Json& b);  // 1 equals 1.0, and the order of an object's members does not matter.
 Decimal decimal_in(const Json& number);
-// JSON's reader keeps integers of 64 bits and floating point numbers; what was written as a larger integer is not known.
+// Tells whether the number is known exactly. JSON's reader keeps 64-bit integers and floating-point numbers; larger
+// integers lose digits.
 bool keeps_digits(const Json& value);
-std::string written(const Json& value);  // as JSON on one line
+std::string written(const Json& value);  // It writes JSON on one line.
 
 }  // namespace fidelio::grammar

@@ -16,7 +16,7 @@ std::string text_of_key(const nlohmann::json& object, const char* key) {
   return object[key].get<std::string>();
 }
 
-// A stranger's file may say anything of where it comes from, and a reader is to type this.
+// A stranger's file may claim anything about its origin, and readers are told to type this name.
 bool can_be_typed(const std::string& name) {
   return !name.empty() && name.front() != '-' && std::ranges::all_of(name, [](unsigned char c) {
     return std::isalnum(c) != 0 || c == '-' || c == '_' || c == '.' || c == '/';
@@ -45,7 +45,8 @@ std::string line_that_fits(const Checkpoint& source, std::string_view target) {
 
 std::string why_larger(const Checkpoint& source, std::string_view target) {
   const bool ours = text_of_key(nlohmann::json::parse(source.provenance()), "method") != "";
-  int64_t outer = 0, in_f32 = 0;  // Bytes of a coded vocabulary that becomes dense; layers' linears held in F32.
+  // `outer` is the bytes of a coded vocabulary that becomes dense, `in_f32` those of layers' linears held in F32.
+  int64_t outer = 0, in_f32 = 0;
   for (LinearId id : linears_of(source.config())) {
     const FormatSpec spec = source.format(id);
     const bool decoded = is_outer(id) && !spec.is_dense() && (target != "gguf" || is_decoded(source, id));

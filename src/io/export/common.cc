@@ -46,7 +46,8 @@ std::vector<std::vector<LinearId>> fused_units(const ModelConfig& config) {
   for (int i = 0; i < config.L; ++i)
     for (const Stop& stop : kStops) {
       const std::vector<LinearId> ids = linears_of(config, i, stop);
-      const bool further = ids.front().expert >= 0 && units.back().front().expert >= 0;  // down behind gate and up
+      // The experts' down follows their gate and up in the same unit.
+      const bool further = ids.front().expert >= 0 && units.back().front().expert >= 0;
       if (!further) units.emplace_back();
       units.back().insert(units.back().end(), ids.begin(), ids.end());
     }
@@ -160,8 +161,9 @@ void append_small_tensors(const Checkpoint& source, std::vector<TensorToWrite>& 
 nlohmann::json config_json(const Checkpoint& source) {
   nlohmann::json config = text_config(source.texts());
   config.erase("quantization_config");
-  config.erase("fidelio");               // An export that is exported again has this.
-  config.erase("transformers_weights");  // It says that transformers does not read a fidelio folder, or names a file.
+  config.erase("fidelio");  // An export that is exported again has this key.
+  // This key says that transformers does not read a fidelio folder, or it names a file.
+  config.erase("transformers_weights");
   return config;
 }
 

@@ -55,8 +55,8 @@ json weights_json(const FormatSpec& spec) {
   return weights;
 }
 
-// All experts of a layer, which have one format. vLLM asks by the names gate_proj, up_proj and down_proj whatever the
-// files call them, and transformers takes the first group with a pattern of experts for that of all experts.
+// All experts of a layer have one format. vLLM asks by the names gate_proj, up_proj and down_proj whatever the files
+// call them, and transformers takes the first group with a pattern of experts for that of all experts.
 std::string experts_pattern(const ModelConfig& config, LinearId id) {
   const std::string module = file_module_name(config, id), experts = ".experts.";
   std::string pattern = "re:^";
@@ -65,7 +65,8 @@ std::string experts_pattern(const ModelConfig& config, LinearId id) {
   return pattern;
 }
 
-// Targets are exact module names, but for experts: readers try them on every module, and on the parts of a fused one.
+// Targets are exact module names, except for experts: readers try them on every module, and on the parts of a fused
+// one.
 json compressed_json(const Checkpoint& source) {
   const ModelConfig& c = source.config();
   std::map<std::tuple<bool, int, int, bool>, std::pair<FormatSpec, json>> groups;
@@ -82,7 +83,7 @@ json compressed_json(const Checkpoint& source) {
     groups.try_emplace(key, spec, json::array()).first->second.second.push_back(target);
   }
   for (const std::string& router : router_names(c)) ignore.push_back(router.substr(0, router.rfind('.')));
-  if (c.tie_embeddings) ignore.push_back("lm_head");  // no tensor of its own, but a Linear all the same
+  if (c.tie_embeddings) ignore.push_back("lm_head");  // It has no tensor of its own, but is a Linear all the same.
   json named = json::object();
   for (auto& [key, group] : groups)
     named[fmt::format("group_{}", named.size())] = {{"targets", std::move(group.second)},

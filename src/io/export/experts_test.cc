@@ -1,4 +1,5 @@
-// Mixtures of experts in the exports: where each expert's values stand, what is refused, and the same weights read back.
+// These tests export mixtures of experts: they check where the values of each expert stand, what is refused, and that
+// the same weights are read back.
 #include <algorithm>
 
 #include "io/export/export_fixture.h"
@@ -11,7 +12,7 @@ using testing::HasSubstr;
 
 constexpr int kExperts = 3;
 
-// Layers of llama_config() with three experts of width 64, of which a row passes two.
+// This is llama_config() with three experts of width 64, of which a row passes two.
 json config_of(const std::string& family) {
   json config = llama_config();
   for (const char* key : {"rope_scaling", "attention_bias"}) config.erase(key);
@@ -38,7 +39,7 @@ json config_of(const std::string& family) {
   return config;
 }
 
-// Every expert of both layers in one format each, and some of attention.
+// All experts of a layer have one format, `first` or `second`; some linears of attention have others.
 std::map<std::string, std::string> formats(const std::string& first, const std::string& second) {
   std::map<std::string, std::string> all = {{"layers.0.o", "int4g32"}, {"layers.1.o", "int8g32"}};
   for (int expert = 0; expert < kExperts; ++expert)
@@ -131,7 +132,7 @@ TEST_F(ExpertExports, GgufRefusesWhatLlamaCppDoesNotCompute) {
   mixed["layers.1.experts.2.up"] = "int8g32";
   EXPECT_THAT(message(mixed, config_of("mixtral")),
               AllOf(HasSubstr("layers.1.experts.2.up (int8g32)"), HasSubstr("layers.1.experts.0.up is int4g32")));
-  mixed["layers.1.experts.2.up"] = "int3g64";  // of the same type of block
+  mixed["layers.1.experts.2.up"] = "int3g64";  // It has the same type of block.
   EXPECT_EQ(message(mixed, config_of("mixtral")), "accepted");
   std::filesystem::remove(out());
   const auto refused = [&](const std::string& family, const json& changes) {
@@ -198,7 +199,7 @@ TEST_F(ExpertExports, WhatTheOtherTargetsDoNotHoldIsNamed) {
   EXPECT_THAT(refusal([&] { check_exports_to(granite, "compressed-tensors"); }), HasSubstr("in one tensor"));
 }
 
-// Other programs quantise experts one by one, under the family's names.
+// Other programs quantise experts one by one, under the names of the family.
 TEST_F(ExpertExports, GptqAndAwqOfExpertsAreFound) {
   constexpr int64_t kOut = 64, kIn = 64;
   for (const bool awq : {false, true})

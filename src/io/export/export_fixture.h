@@ -1,5 +1,5 @@
-// What the tests of exports share: a small checkpoint in given formats, and an unpacker of GGUF files written from the
-// format's definition, which shares nothing with the packer or the reader.
+// This file has the parts that the tests of exports share: a small checkpoint in given formats, and an unpacker of GGUF
+// files written from the definition of the format, which shares nothing with the packer or the reader.
 #pragma once
 #include <gmock/gmock.h>
 
@@ -25,7 +25,7 @@ inline constexpr const char* kTokenizer =
   "post_processor":null,"decoder":{"type":"ByteLevel"},"model":{"type":"BPE","unk_token":null,"byte_fallback":false,"ignore_merges":false,
   "vocab":{"a":0,"b":1,"c":2,"ab":3},"merges":[["a","b"]]}})";
 
-// Two layers; q (64, 64), k and v (32, 64), gate (96, 64), down (64, 96).
+// The model has two layers with q (64, 64), k and v (32, 64), gate (96, 64), down (64, 96).
 inline json llama_config() {
   return {{"architectures", {"LlamaForCausalLM"}},
           {"model_type", "llama"},
@@ -89,7 +89,7 @@ class ExportTest : public testing::Test {
     return w;
   }
 
-  // A fidelio checkpoint with these formats; linears not named stay BF16.
+  // Makes a fidelio checkpoint with these formats; linears that are not named stay BF16.
   Checkpoint make(const std::map<std::string, std::string>& formats, const json& config = llama_config()) {
     write("config.json", config.dump());
     write("tokenizer.json", kTokenizer);
@@ -118,7 +118,7 @@ class ExportTest : public testing::Test {
   }
   std::string out() const { return root_ + "/out"; }
 
-  // The message of a refusal, which must have left nothing behind.
+  // Returns the message of a refusal, which must have left nothing behind.
   template <typename F>
   std::string refusal(F run) const {
     try {
@@ -141,11 +141,11 @@ inline const std::map<std::string, std::string> kMixed = {
     {"layers.0.down", "int7c"}, {"layers.1.q", "int4g32z"},      {"layers.1.k", "int4g32z"},
     {"layers.1.v", "int4g32z"}, {"layers.1.o", "int8g32"},       {"layers.1.gate", "int2g32"},
     {"layers.1.up", "int2g32"}, {"embedding", "int8g32"}};
-inline const std::map<std::string, std::string> kWords = {  // nothing of 5-7 bits
+inline const std::map<std::string, std::string> kWords = {  // None of them has 5-7 bits.
     {"layers.0.q", "int3g32z"}, {"layers.0.k", "int3g32z"},  {"layers.0.v", "int3g32z"}, {"layers.0.o", "int8g32z"},
     {"layers.1.q", "int4g64z"}, {"layers.1.gate", "int2cz"}, {"layers.1.up", "int2cz"},  {"layers.1.o", "int4g64zs8"}};
 
-// The whole file, parsed by the format's definition.
+// This is the whole file, parsed by the definition of the format.
 struct Gguf {
   std::string bytes;
   size_t at = 0;
@@ -217,7 +217,7 @@ struct Gguf {
   float half(size_t offset) const { return to_float(f16{static_cast<uint16_t>(byte(offset) | byte(offset + 1) << 8)}); }
   int byte(size_t offset) const { return static_cast<uint8_t>(bytes.at(offset)); }
 
-  // Element i of a tensor.
+  // Returns element i of a tensor.
   float element(const Entry& t, int64_t i) const {
     const auto index = static_cast<size_t>(i);
     if (t.type == 0) {

@@ -1,5 +1,5 @@
-// Exports are read back here by unpackers written from the formats' definitions, bit by bit, and compared with
-// decode(): nothing is shared with the packers. tools/check_export.py does the same with the real readers.
+// These tests read exports back with unpackers written from the definitions of the formats, bit by bit, and compare
+// them with decode(). They share nothing with the packers. tools/check_export.py does the same with the real readers.
 #include "io/export/export_fixture.h"
 #include "text/chat_template.h"
 
@@ -12,13 +12,13 @@ using testing::HasSubstr;
 bool bit_of(std::span<const int32_t> words, int64_t first, int64_t stride, int64_t bit) {
   return static_cast<uint32_t>(words[static_cast<size_t>(first + bit / 32 * stride)]) >> (bit % 32) & 1;
 }
-// Field i of a string of b-bit fields whose words stand `stride` apart from `first` on.
+// Returns field i of a string of b-bit fields whose words stand `stride` apart, starting at `first`.
 int field(std::span<const int32_t> words, int64_t first, int64_t stride, int64_t i, int b) {
   int value = 0;
   for (int k = 0; k < b; ++k) value |= bit_of(words, first, stride, i * b + k) << k;
   return value;
 }
-// The same in GPTQ's planes: of 32 codes bits words, the plane of the low bits first.
+// Returns a field of GPTQ's planes: 32 codes take `b` words, with the plane of the low bits first.
 int planar_field(std::span<const int32_t> words, int64_t first, int64_t stride, int64_t i, int b) {
   const std::map<int, std::vector<int>> widths = {{2, {2}},    {3, {2, 1}},    {4, {4}}, {5, {4, 1}},
                                                   {6, {4, 2}}, {7, {4, 2, 1}}, {8, {8}}};
@@ -138,8 +138,8 @@ void expect_gptq_decodes(const Checkpoint& ours, const std::string& folder,
         const float value =
             to_float(scales.as<const f16>()[static_cast<size_t>(g * w.out + n)]) * static_cast<float>(q - z);
         const float want = expected[static_cast<size_t>(n * w.in + k)];
-        // FP16 scales are stored as they are; r x s is rounded, by at most half of 2^-10 of itself (all here are normal
-        // numbers).
+        // FP16 scales are stored as they are. r x s is rounded, by at most half of 2^-10 of itself (all numbers here
+        // are normal).
         ASSERT_LE(std::abs(value - want), spec.scale == ScaleKind::u8 ? 0x1p-11f * std::abs(want) * 1.001f : 0.0f)
             << to_string(id) << " " << n << " " << k;
       }
@@ -154,7 +154,7 @@ TEST_F(ExportTest, GptqDecodesToTheSameWeights) {
   const json config = json::parse(read_text_file(out() + "/config.json"))["quantization_config"];
   EXPECT_EQ(config, json::parse(read_text_file(out() + "/quantize_config.json")));
   EXPECT_EQ(config["checkpoint_format"], "gptq_v2");
-  EXPECT_EQ(config["bits"], 2);  // gate and up have most of the parameters
+  EXPECT_EQ(config["bits"], 2);  // gate and up have most of the parameters.
   EXPECT_EQ(config["group_size"], -1);
   EXPECT_EQ(config["sym"], false);
   const json& dynamic = config["dynamic"];
@@ -181,7 +181,7 @@ TEST_F(ExportTest, GptqRefusesWhatDoesNotFit) {
               AllOf(HasSubstr("layers.0.o (int4g32z)"), HasSubstr("int4g128")));
 }
 
-// `source_row(role, row)`: which of our rows stands at a row of the file.
+// Compares every value of the file with the checkpoint.
 void expect_gguf_decodes(const Checkpoint& ours, const Gguf& file, bool exact) {
   const std::map<Role, std::string> names = {{Role::q, "attn_q"},      {Role::k, "attn_k"},      {Role::v, "attn_v"},
                                              {Role::o, "attn_output"}, {Role::gate, "ffn_gate"}, {Role::up, "ffn_up"},
@@ -197,14 +197,14 @@ void expect_gguf_decodes(const Checkpoint& ours, const Gguf& file, bool exact) {
     EXPECT_FALSE(exact && minimum) << name;
     const FormatSpec spec = w.spec;
     for (int64_t r = 0; r < w.out; ++r) {
-      // Ours has a head's rows as (half, pair), a llama file as (pair, half); heads of 16 rows.
+      // Ours stores the rows of a head as (half, pair), a llama file as (pair, half); heads have 16 rows.
       const int64_t head = r / 16, half = r % 16 / 8, pair = r % 8;
       const bool permuted = id.role == Role::q || id.role == Role::k;
       const int64_t there = permuted ? head * 16 + 2 * pair + half : r;
       for (int64_t c = 0; c < w.in; ++c) {
         const float want = expected[static_cast<size_t>(r * w.in + c)], value = file.element(t, there * w.in + c);
-        // FP16 rounding of s z, and of s for 8-bit scales: half of 2^-10 each (all are normal numbers); d q + m is one
-        // FP32 addition of terms up to s 2^b.
+        // The tolerance is the FP16 rounding of s z, and of s for 8-bit scales, half of 2^-10 each (all numbers are
+        // normal), and one FP32 addition in d q + m of terms up to s 2^b.
         float tolerance = rounded_scale ? 0x1p-11f * std::abs(want) : 0.0f;
         if (minimum) {
           const auto& m = std::get<IntGroup>(w.main);
@@ -232,7 +232,8 @@ TEST_F(ExportTest, GgufDecodesToTheSameWeights) {
   EXPECT_EQ(file.tensors.at("blk.1.ffn_down.weight").type, 30u);
   const std::vector<float> norm = ours.norm(1, Norm::mlp);
   EXPECT_EQ(file.element(file.tensors.at("blk.1.ffn_norm.weight"), 5), norm[5]);
-  const LinearWeight q = ours.linear({0, Role::q});  // row 9 of a head is the second half's row 1: file row 3
+  // Row 9 of a head is row 1 of its second half, which is row 3 in the file.
+  const LinearWeight q = ours.linear({0, Role::q});
   EXPECT_EQ(file.element(file.tensors.at("blk.0.attn_q.bias"), 16 + 3), q.bias.as<const float>()[16 + 9]);
 }
 
@@ -244,7 +245,7 @@ TEST_F(ExportTest, GgufExactRoundsNothing) {
   expect_gguf_decodes(ours, Gguf(out()), true);
 }
 
-// What `fidelio quantize` makes of an embedding unless told otherwise fits no block.
+// The default format of an embedding by `fidelio quantize` fits no block.
 TEST_F(ExportTest, GgufDecodesAnEmbeddingThatNoBlockHolds) {
   const Checkpoint ours = make({{"layers.0.o", "int4g32"}, {"embedding", "int8g64zs8"}});
   const std::vector<float> expected = decode(ours.linear({-1, Role::embedding}));
@@ -277,17 +278,17 @@ TEST_F(ExportTest, GgufSaysWhatTheModelIs) {
   EXPECT_EQ(file.keys["tokenizer.ggml.eos_token_id"], 4);
   EXPECT_EQ(file.keys["tokenizer.ggml.add_bos_token"], false);
   EXPECT_EQ(file.keys["tokenizer.chat_template"], "{{ messages }}");
-  // Llama 3's rule: wavelengths beyond the original 64 positions are stretched by 8, those below 64 / 4 are kept.
+  // Llama 3's rule stretches wavelengths beyond the original 64 positions by 8 and keeps those below 64 / 4.
   const Gguf::Entry& divisors = file.tensors.at("rope_freqs.weight");
   ASSERT_EQ(divisors.sizes, (std::vector<int64_t>{8}));
-  EXPECT_EQ(file.element(divisors, 0), 1.0f);  // wavelength 2 pi
-  EXPECT_EQ(file.element(divisors, 7), 8.0f);  // 2 pi 10000^(7/8)
+  EXPECT_EQ(file.element(divisors, 0), 1.0f);  // Its wavelength is 2 pi.
+  EXPECT_EQ(file.element(divisors, 7), 8.0f);  // Its wavelength is 2 pi 10000^(7/8).
   std::filesystem::remove(out());
   export_gguf(Checkpoint::open(ours.folder() + "/./"), out(), false);
   EXPECT_EQ(Gguf(out()).keys["general.name"], "ours");
 }
 
-// Its readers would go on beyond an end that the file does not name.
+// Readers of the file would continue beyond an end that the file does not name.
 TEST_F(ExportTest, GgufNamesEveryEndOfAnAnswer) {
   write("generation_config.json", R"({"eos_token_id": [2, 4, 5]})");
   const Checkpoint ours = make(kMixed);
@@ -350,8 +351,8 @@ TEST_F(ExportTest, GgufRefusesWhatDoesNotFit) {
   EXPECT_THAT(message({}, window), HasSubstr("sliding window"));
 }
 
-// transformers would open a folder of our codes with random weights; this key makes it stop with a sentence. Who reads only
-// its config or tokenizer is not in its way. Exports are for it, and have no such key.
+// transformers would open a folder of our codes with random weights; this key makes it stop with a sentence. Programs
+// that read only the config or the tokenizer are not affected. Exports are made for transformers and lack the key.
 TEST_F(ExportTest, AFolderOfCodesTellsTransformersToExport) {
   const auto config_of = [](const std::string& folder) { return json::parse(read_text_file(folder + "/config.json")); };
   const Checkpoint ours = make({{"layers.0.o", "int4g32"}});
@@ -364,14 +365,14 @@ TEST_F(ExportTest, AFolderOfCodesTellsTransformersToExport) {
   export_gptq(ours, root_ + "/gptq", ServingProfile::any);
   EXPECT_FALSE(config_of(out()).contains("transformers_weights"));
   EXPECT_FALSE(config_of(root_ + "/gptq").contains("transformers_weights"));
-  // Folders that an older fidelio wrote have no such key and are the same model.
+  // Folders that an older fidelio wrote lack the key and are the same model.
   const std::vector<float> values = decode(ours.linear({0, Role::o}));
   config.erase("transformers_weights");
   write_file_atomically(ours.folder() + "/config.json", config.dump());
   EXPECT_EQ(decode(Checkpoint::open(ours.folder()).linear({0, Role::o})), values);
 }
 
-// A folder of dense weights under the family's own names is what transformers reads.
+// transformers can read a folder of dense weights under the family's own names.
 TEST_F(ExportTest, AFolderOfDenseWeightsMayBeOpened) {
   const Checkpoint ours = make({});
   EXPECT_FALSE(json::parse(read_text_file(ours.folder() + "/config.json")).contains("transformers_weights"));
@@ -386,7 +387,7 @@ TEST_F(ExportTest, AModelOfSomebodyElseIsToBeQuantisedFirst) {
   EXPECT_THAT(why_larger(source, "gptq"), HasSubstr("--format int4g128"));
 }
 
-// The refusal ends with the line to type: of the same model, with the same target, for who reads such files.
+// The refusal ends with the command to type, with the same model and the same target, for readers of such files.
 TEST_F(ExportTest, ARefusalNamesTheCommandThatFits) {
   const auto message = [&](const json& provenance, const char* target) {
     std::filesystem::remove_all(root_ + "/ours");

@@ -43,7 +43,7 @@ Hashes GgufKeys::hashes() const {
   Hashes hashes;
   for (size_t i = 0; i < types_.size(); ++i) {
     const auto& [key, begin] = types_[i];
-    // The next key follows a value: the length of its name and the name.
+    // The next key follows a value, as the length of its name and the name.
     const size_t end = i + 1 == types_.size() ? bytes_.size() : types_[i + 1].second - types_[i + 1].first.size() - 8;
     hashes[key] = sha256_hex(std::string_view(bytes_).substr(begin, end - begin));
   }
@@ -98,7 +98,8 @@ constexpr std::string_view kGgufTarget = "gguf";
 constexpr uint64_t kAlignment = 32;
 constexpr int64_t kBlock = 32;
 
-// The file's numbers for element types, blocks of 32 except the first three. `file_type` says the same of a whole file.
+// This describes an element type of the file by its number, its blocks (of 32 elements except for the first three
+// types), and the number of the type for a whole file.
 //   q4_0  f16 d          | 16 bytes: low nibbles elements 0-15, high 16-31          w = d (q - 8)
 //   q4_1  f16 d | f16 m  | the same                                                 w = d q + m
 //   q5_0  f16 d          | u32: fifth bit of element i at bit i | 16 bytes          w = d (q - 16)
@@ -108,8 +109,8 @@ struct Type {
   uint32_t number;
   int64_t elements, bytes;
   uint32_t file_type;
-  int bits;          // of a field
-  bool has_minimum;  // m
+  int bits;          // These are the bits of a field.
+  bool has_minimum;  // If true, the block has the minimum m.
 };
 constexpr Type kTypeF32{0, 1, 4, 0, 0, false}, kTypeF16{1, 1, 2, 1, 0, false}, kTypeBf16{30, 1, 2, 32, 0, false};
 constexpr Type kQ4_0{2, 32, 18, 2, 4, false}, kQ4_1{3, 32, 20, 3, 4, true}, kQ5_0{6, 32, 22, 8, 5, false},
@@ -134,7 +135,7 @@ Type type_for(const FormatSpec& spec, bool exact) {
 struct GgufTensor {
   std::string name;
   Type type;
-  std::vector<int64_t> sizes;  // the fastest first
+  std::vector<int64_t> sizes;  // The fastest dimension comes first.
   std::function<void(const ByteSink&)> produce;
 
   uint64_t bytes() const {
@@ -152,7 +153,7 @@ int64_t source_row(const ModelConfig& c, LinearId id, int64_t row) {
 
 void append_half(std::string& bytes, f16 value) { bytes.append(reinterpret_cast<const char*>(&value.bits), 2); }
 
-// `fields`: what the block type stores of 32 codes.
+// `fields` are the values that the block type stores for 32 codes.
 void append_fields(std::string& bytes, const Type& type, std::span<const int, kBlock> fields) {
   if (type.bits == 8) {
     for (int field : fields) bytes += static_cast<char>(static_cast<int8_t>(field));
@@ -175,7 +176,7 @@ std::string encode_row(const LinearWeight& w, LinearId id, int64_t row, const Ty
     const f16 scale = f16_or_throw(group_scale(w, row, g), id, "a scale of");
     const int zero = group_zero(w, row, g);
     append_half(bytes, scale);
-    // The minimum belongs to the scale that is stored.
+    // The minimum is computed from the scale as stored.
     if (type.has_minimum)
       append_half(bytes, f16_or_throw(-to_float(scale) * static_cast<float>(zero), id, "the minimum of a group,"));
     const int offset = type.has_minimum ? 0 : type.bits == 8 ? -zero : (1 << (type.bits - 1)) - zero;
@@ -186,7 +187,7 @@ std::string encode_row(const LinearWeight& w, LinearId id, int64_t row, const Ty
   return bytes;
 }
 
-// Why no block type holds these integer codes; "" if one does.
+// Returns why no block type holds these integer codes, or "" if one does.
 std::string misfit(const Checkpoint& source, LinearId id) {
   const FormatSpec spec = source.format(id);
   if (spec.kind != Kind::integer) return "";
@@ -243,7 +244,7 @@ void write_rows(const Checkpoint& source, LinearId id, const Type& type, const B
   }
 }
 
-// Of the first expert, the tensor of all in the layer.
+// For the first expert this makes the tensor of all experts in the layer.
 GgufTensor weight_tensor(const Checkpoint& source, LinearId id, bool exact) {
   const Shape shape = shape_of(source.config(), id);
   if (is_decoded(source, id)) return decoded_tensor(source, id, exact);
@@ -298,7 +299,7 @@ void check_fits_gguf(const Checkpoint& source, bool exact) {
   }
 }
 
-// Llama 3's scaling is a tensor of divisors of the plain frequencies.
+// Llama 3's scaling is stored as a tensor of divisors of the plain frequencies.
 std::vector<float> rope_divisors(const ModelConfig& c) {
   ModelConfig plain = c;
   plain.rope.type = RopeType::plain;
@@ -324,7 +325,7 @@ std::vector<GgufTensor> tensors_of(const Checkpoint& source, bool exact) {
   return tensors;
 }
 
-// What most of the bytes are.
+// The type of the file is the one that takes most of the bytes.
 uint32_t file_type_of(const std::vector<GgufTensor>& tensors) {
   std::map<uint32_t, uint64_t> bytes;
   for (const GgufTensor& t : tensors)
@@ -360,7 +361,7 @@ void write_gguf(const std::string& path, const GgufKeys& keys, const std::vector
   file.commit();
 }
 
-// What is rounded of a linear, to stand behind its format; "" if nothing is.
+// Returns what is rounded in a linear, as words that follow its format, or "" if nothing is.
 std::string rounded(const Checkpoint& source, LinearId id, bool exact) {
   const FormatSpec spec = source.format(id);
   if (spec.is_dense()) return "";
@@ -374,7 +375,7 @@ std::string rounded(const Checkpoint& source, LinearId id, bool exact) {
                            : ": scales are rounded to FP16";
 }
 
-// A line for a linear, and one for all of a layer's experts of which the same can be said.
+// Returns a line for each linear, and one line for all experts of a layer about which the same is true.
 std::vector<std::string> rounding_notes(const Checkpoint& source, bool exact) {
   struct Said {
     LinearId first;
@@ -400,7 +401,8 @@ std::vector<std::string> rounding_notes(const Checkpoint& source, bool exact) {
   return notes;
 }
 
-// The certificate stands by itself, as what a reader of the file looks for first. All other keys are there already.
+// The certificate has a key of its own, because readers of the file search for it first. All other keys must have been
+// put already.
 void put_statement(GgufKeys& keys, const Checkpoint& source, const std::vector<std::string>& notes,
                    const std::vector<GgufTensor>& tensors) {
   WeightsHash hash;

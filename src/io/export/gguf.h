@@ -1,4 +1,5 @@
-// GGUF's key-value section, and what it says of the model and the tokenizer. docs: the format's own numbers, little-endian, version 3.
+// This file builds the key-value section of a GGUF file and its keys about the model and the tokenizer. The numbers are
+// those of the format's documentation, little-endian, version 3.
 //
 //   "GGUF" | u32 3 | u64 tensors | u64 keys | keys | tensor infos | padding to 32 | data, each tensor padded to 32
 //   key:          string name | u32 type | value          string: u64 length | bytes
@@ -29,33 +30,35 @@ class GgufKeys {
 
   uint64_t count() const { return count_; }
   const std::string& bytes() const { return bytes_; }
-  Hashes hashes() const;  // of each key's type and value, as gguf::File::key_hashes() reads them
+  Hashes hashes() const;  // It hashes the type and value of each key, as gguf::File::key_hashes() reads them.
 
  private:
   void begin(std::string_view key, uint32_t type);
   uint64_t count_ = 0;
   std::string bytes_;
-  std::vector<std::pair<std::string, size_t>> types_;  // where the type of each key stands
+  std::vector<std::pair<std::string, size_t>> types_;  // The number is where the type of the key stands.
 };
 
 void append_u32(std::string& bytes, uint32_t value);
 void append_u64(std::string& bytes, uint64_t value);
 void append_string(std::string& bytes, std::string_view text);
 
-// An embedding and a head whose codes no block type holds become dense, as in the other exports; a layer's linear is refused.
+// Tells whether the weight becomes dense: an embedding or a head whose codes no block type holds does, as in the other
+// exports. A linear of a layer is refused instead.
 bool is_decoded(const Checkpoint& source, LinearId id);
-// Throws where llama.cpp does not compute the model: for its family, windows, biases, rope or router.
+// Throws Error where llama.cpp does not compute the model, because of its family, windows, biases, rope or router.
 void check_gguf_model(const Checkpoint& source);
-// general.* and the keys of the architecture.
+// Puts general.* and the keys of the architecture.
 void put_model(GgufKeys& keys, const Checkpoint& source, uint32_t file_type);
-// general.sampling.*, from generation_config.json.
+// Puts general.sampling.* from generation_config.json.
 void put_sampling(GgufKeys& keys, const TextFiles& files);
-bool rows_in_pairs(const ModelConfig& config);  // of q and k (io/gguf/config.h)
+bool rows_in_pairs(const ModelConfig& config);  // It is about the rows of q and k (io/gguf/config.h).
 
-// tokenizer.ggml.* and tokenizer.chat_template from these files, for a vocabulary of `v` rows (ids without a
-// token become unused ones). Byte-level BPE becomes "gpt2" with the name llama.cpp has for its splitting pattern;
-// SentencePiece-style BPE becomes "llama", its scores minus the rank of the first merge that makes the token. Throws
-// for any other tokenizer.
-void put_tokenizer(GgufKeys& keys, const TextFiles& files, int v, int eos_id);  // eos_id: -1 = none in config.json
+// Puts tokenizer.ggml.* and tokenizer.chat_template from these files, for a vocabulary of `v` rows (ids without a token
+// become unused ones). Byte-level BPE becomes "gpt2" with the name that llama.cpp has for its splitting pattern.
+// SentencePiece-style BPE becomes "llama", where the score of a token is minus the rank of the first merge that makes
+// it. Throws Error for any other tokenizer.
+// An eos_id of -1 means that config.json has none.
+void put_tokenizer(GgufKeys& keys, const TextFiles& files, int v, int eos_id);
 
 }  // namespace fidelio::exporting

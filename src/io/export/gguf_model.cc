@@ -14,7 +14,7 @@ namespace {
 
 struct Family {
   Architecture architecture;
-  std::string_view name;  // general.architecture
+  std::string_view name;  // This is the general.architecture of GGUF.
 };
 constexpr std::array<Family, 8> kFamilies = {{{Architecture::llama, "llama"},
                                               {Architecture::mistral, "llama"},
@@ -30,7 +30,7 @@ const Family* family_of(const ModelConfig& c) {
   return found == kFamilies.end() ? nullptr : found;
 }
 
-// What the code of llama.cpp's architectures of mixtures leaves no choice of.
+// llama.cpp's code for architectures with experts allows only these settings.
 void check_experts(const ModelConfig& c, const std::function<void(bool, const char*)>& no) {
   if (c.experts == 0) return;
   const bool olmoe = c.architecture == Architecture::olmoe;
@@ -40,7 +40,7 @@ void check_experts(const ModelConfig& c, const std::function<void(bool, const ch
   no(olmoe && c.tie_embeddings, "tied embeddings");
 }
 
-// The last part of its path, which may end with a slash or be ".".
+// Returns the last part of the folder's path, which may end with a slash or be ".".
 std::string name_of_folder(const std::string& folder) {
   return std::filesystem::absolute(folder + "/").lexically_normal().parent_path().filename().string();
 }
@@ -118,8 +118,8 @@ void put_model(GgufKeys& keys, const Checkpoint& source, uint32_t file_type) {
     keys.put_u32(key("rope.scaling.original_context_length"), number(c.rope.original_max_positions));
 }
 
-// Writes the sampling that generation_config.json names and leaves the rest open. Its repetition penalty is of the
-// whole context (-1), llama.cpp's own of the last 64 tokens.
+// Writes the sampling that generation_config.json names and leaves the rest open. Its repetition penalty covers the
+// whole context (-1), whereas llama.cpp's default covers the last 64 tokens.
 void put_sampling(GgufKeys& keys, const TextFiles& files) {
   const GenerationDefaults said = GenerationDefaults::load(files);
   const auto key = [](std::string_view name) { return std::string(gguf::kSampling) + std::string(name); };
@@ -129,7 +129,7 @@ void put_sampling(GgufKeys& keys, const TextFiles& files) {
   put("temp", said.do_sample == false ? std::optional<double>(0) : said.temperature);
   put("penalty_repeat", said.repetition_penalty);
   if (said.repetition_penalty) keys.put_i32(key("penalty_last_n"), -1);
-  if (said.do_sample == false) return;  // greedy, whatever else it says
+  if (said.do_sample == false) return;  // Sampling is greedy, whatever else the file says.
   if (said.top_k) keys.put_i32(key("top_k"), static_cast<int32_t>(std::clamp<int64_t>(*said.top_k, 0, INT32_MAX)));
   put("top_p", said.top_p);
   put("min_p", said.min_p);

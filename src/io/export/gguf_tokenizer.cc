@@ -26,7 +26,7 @@ json read_tokenizer(const TextFiles& files, const std::string& file) {
   }
 }
 
-// A component and, of a Sequence, its parts.
+// Returns a component, or the parts of a Sequence.
 std::vector<json> flatten(const json& component, const char* parts) {
   if (!component.is_object()) return {};
   if (component.value("type", "") != "Sequence") return {component};
@@ -66,7 +66,7 @@ std::string pre_name(const std::string& file, const std::vector<json>& pre_token
       file, regex.empty() ? "of GPT-2" : regex, single_digits ? " after single digits" : "", ignore_merges);
 }
 
-// "a b" of either spelling: "a b" or ["a", "b"].
+// Returns merges as "a b" from either spelling: "a b" or ["a", "b"].
 std::vector<std::string> merges_of(const json& model) {
   std::vector<std::string> merges;
   for (const json& merge : model.value("merges", json::array()))
@@ -104,13 +104,13 @@ Vocabulary read_vocabulary(const std::string& file, const json& tokenizer, int v
   return vocabulary;
 }
 
-// llama.cpp joins the pair whose token has the highest score; merges are ranked, the first the most urgent. Tokens that
-// no merge makes are never compared.
+// llama.cpp joins the pair whose token has the highest score, whereas merges are ranked with the most urgent first.
+// Tokens that no merge makes are never compared.
 std::vector<float> scores_of(const Vocabulary& vocabulary, const std::vector<std::string>& merges) {
   std::unordered_map<std::string, float> score;
   for (size_t rank = 0; rank < merges.size(); ++rank) {
     std::string made = merges[rank];
-    made.erase(made.find(' '), 1);  // the spaces of such a vocabulary are U+2581
+    made.erase(made.find(' '), 1);  // The spaces of such a vocabulary are U+2581.
     score.emplace(std::move(made), -static_cast<float>(rank));
   }
   std::vector<float> scores;
@@ -130,7 +130,8 @@ bool adds_space_prefix(const json& tokenizer) {
   return false;
 }
 
-// What ends an answer beside eos. GGUF has keys for two; readers know others by their text, which need none.
+// Puts the ids that end an answer beside eos. GGUF has keys for two of them; readers know others by their text, and
+// these need no key.
 void put_other_ends(GgufKeys& keys, const TextFiles& files, const Vocabulary& vocabulary, const Tokenizer& tokenizer,
                     int32_t eos) {
   std::vector<const char*> free = {"tokenizer.ggml.eom_token_id", "tokenizer.ggml.eot_token_id"};
@@ -143,7 +144,7 @@ void put_other_ends(GgufKeys& keys, const TextFiles& files, const Vocabulary& vo
   }
 }
 
-// llama.cpp puts one token before a text and one behind it, or none.
+// llama.cpp puts at most one token before a text and one after it.
 void check_ends_of_texts(const std::string& file, const Tokenizer& tokenizer, int32_t eos) {
   const auto before = tokenizer.leading_ids(), behind = tokenizer.trailing_ids();
   check(before.size() <= 1 && (behind.empty() || behind == std::vector{eos}),
@@ -170,7 +171,7 @@ void put_chat_template(GgufKeys& keys, const TextFiles& files) {
   const auto templates = chat_templates(files);
   if (const auto found = templates.find("default"); found != templates.end())
     keys.put_string("tokenizer.chat_template", found->second);
-  const std::string tools[] = {"tool_use"};  // the only other one that anybody asks for
+  const std::string tools[] = {"tool_use"};  // It is the only other template that programs ask for.
   if (const auto found = templates.find(tools[0]); found != templates.end()) {
     keys.put_strings("tokenizer.chat_templates", tools);
     keys.put_string("tokenizer.chat_template." + found->first, found->second);

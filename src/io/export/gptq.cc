@@ -14,7 +14,7 @@ using namespace exporting;
 using nlohmann::json;
 
 constexpr std::string_view kGptqTarget = "gptq";
-constexpr int64_t kWholeWords = 32;  // codes that fill whole words at every width
+constexpr int64_t kWholeWords = 32;  // This many codes fill whole words at every width.
 
 void check_fits_gptq(const Checkpoint& source, ServingProfile profile) {
   check_exports_to(source, kGptqTarget);
@@ -35,7 +35,7 @@ void check_fits_gptq(const Checkpoint& source, ServingProfile profile) {
   if (profile == ServingProfile::vllm) check_fused(source, kGptqTarget);
 }
 
-// Planar: per 32 codes the low plane's words, then the higher planes'.
+// The planar layout stores, for every 32 codes, the words of the low plane and then those of the higher planes.
 //   bits    2    3      4    5      6      7        8
 //   planes  [2]  [2,1]  [4]  [4,1]  [4,2]  [4,2,1]  [8]     (low bits first; ours in memory have the high bits first)
 struct Plane {
@@ -56,7 +56,7 @@ std::vector<Plane> low_first_planes(int bits) {
   }
 }
 
-// values.size() is a multiple of 32.
+// values.size() must be a multiple of 32.
 void pack_planar(std::span<const uint8_t> values, int bits, std::span<uint32_t> words) {
   const std::vector<Plane> planes = low_first_planes(bits);
   std::array<uint8_t, kWholeWords> part;
@@ -71,7 +71,7 @@ void pack_planar(std::span<const uint8_t> values, int bits, std::span<uint32_t> 
 
 using Packer = void (*)(std::span<const uint8_t>, int, std::span<uint32_t>);
 
-// (in b / 32, out): the codes of output n are the string down column n.
+// The result is (in b / 32, out): the codes of output n are the string down column n.
 void write_qweight(const LinearWeight& w, Packer pack, const ByteSink& sink) {
   const auto in = static_cast<size_t>(w.in), out = static_cast<size_t>(w.out),
              rows = in * static_cast<size_t>(w.spec.bits) / 32;
@@ -85,7 +85,7 @@ void write_qweight(const LinearWeight& w, Packer pack, const ByteSink& sink) {
   sink(bytes_of(all));
 }
 
-// (groups, out b / 32): the zero points of group g are the string along row g.
+// The result is (groups, out b / 32): the zero points of group g are the string along row g.
 void write_qzeros(const LinearWeight& w, Packer pack, const ByteSink& sink) {
   std::vector<uint8_t> zeros(static_cast<size_t>(w.out));
   std::vector<uint32_t> words(zeros.size() * static_cast<size_t>(w.spec.bits) / 32);
@@ -135,7 +135,8 @@ json spec_json(const FormatSpec& spec) {
           {"desc_act", false}};
 }
 
-// A rule names the unit's linears and, if all of a fused unit have it, the fused name too: engines look for that one.
+// A rule names the linears of the unit and, if all linears of a fused unit have it, the fused name too, as engines
+// search for that one.
 std::string rule(const std::vector<LinearId>& ids, size_t unit_size) {
   std::string pattern;
   for (char c : module_name(ids.front()).substr(0, module_name(ids.front()).rfind('.') + 1))
@@ -148,7 +149,7 @@ std::string rule(const std::vector<LinearId>& ids, size_t unit_size) {
 }
 
 json gptq_json(const Checkpoint& source, bool planar) {
-  // Formats that differ in the kind of scale only are one here.
+  // Formats that differ only in the kind of scale count as one here.
   const auto key = [](const FormatSpec& s) { return std::tuple(s.is_dense(), s.bits, s.group, s.symmetric); };
   std::map<std::tuple<bool, int, int, bool>, std::pair<int64_t, FormatSpec>> weights;
   for (const auto& unit : fused_units(source.config()))

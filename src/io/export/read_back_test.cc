@@ -1,5 +1,5 @@
-// What we export, read again as a source: the same weights, bit for bit, where the export rounded nothing; and what the
-// file says, bit for bit, where it did.
+// These tests read our exports again as a source. The weights are the same bit for bit where the export rounded
+// nothing, and equal to the file bit for bit where it did.
 #include <algorithm>
 #include <set>
 
@@ -21,7 +21,7 @@ using testing::IsEmpty;
 class ReadBackTest : public ExportTest {
  protected:
   std::string gguf() const { return root_ + "/out.gguf"; }
-  // Every value of every linear, bias and norm.
+  // Compares every value of every linear, bias and norm.
   static void expect_same(const Checkpoint& a, const Checkpoint& b) {
     ASSERT_EQ(linears_of(a.config()), linears_of(b.config()));
     for (LinearId id : linears_of(a.config())) {
@@ -42,19 +42,19 @@ class ReadBackTest : public ExportTest {
     EXPECT_EQ(a.tie_embeddings, b.tie_embeddings);
     EXPECT_EQ(a.eos_ids, b.eos_ids);
   }
-  // Formats of the linears of layers that are coded, and F32 for those in `dense`.
+  // The coded linears of layers keep their formats, except that those in `dense` become F32.
   static void expect_formats(const Checkpoint& ours, const Checkpoint& read, const std::set<std::string>& dense) {
     for (LinearId id : linears_of(ours.config())) {
       if (ours.format(id).is_dense() || id.role == Role::embedding) continue;
       FormatSpec expected = ours.format(id);
-      if (expected.groups(shape_of(ours.config(), id)[1]) == 1) expected.group = 0;  // one group is the row
+      if (expected.groups(shape_of(ours.config(), id)[1]) == 1) expected.group = 0;  // One group is the whole row.
       EXPECT_EQ(to_string(read.format(id)), dense.contains(to_string(id)) ? "f32" : to_string(expected))
           << to_string(id);
     }
   }
 };
 
-// Without the embedding, which these exports decode to BF16.
+// Removes the embedding, which these exports decode to BF16.
 std::map<std::string, std::string> inner(std::map<std::string, std::string> formats) {
   formats.erase("embedding");
   return formats;
@@ -76,7 +76,7 @@ TEST_F(ReadBackTest, CompressedTensorsAreTheSameWeights) {
 
 TEST_F(ReadBackTest, GptqOfWordsIsTheSameWeights) {
   auto formats = inner(kWords);
-  formats.erase("layers.1.o");  // its 8-bit scales are rounded
+  formats.erase("layers.1.o");  // Its 8-bit scales are rounded.
   const Checkpoint ours = make(formats);
   export_gptq(ours, out(), ServingProfile::any);
   const Checkpoint read = Checkpoint::open(out());
@@ -105,7 +105,7 @@ TEST_F(ReadBackTest, ExactGgufIsTheSameModel) {
   EXPECT_EQ(read.quantised_by(), "GGUF");
   expect_same(ours, read);
   expect_same_config(ours.config(), read.config());
-  EXPECT_EQ(to_string(read.format({1, Role::gate})), "int4g32");  // 2 bits in a block of 4
+  EXPECT_EQ(to_string(read.format({1, Role::gate})), "int4g32");  // These are 2 bits in a block of 4.
   EXPECT_EQ(to_string(read.format({0, Role::o})), "int5g32");
   EXPECT_EQ(to_string(read.format({0, Role::down})), "int8g32");
   EXPECT_THAT(read.notes(), IsEmpty());
@@ -114,7 +114,8 @@ TEST_F(ReadBackTest, ExactGgufIsTheSameModel) {
   EXPECT_EQ(changed_since_written(read).weights + changed_since_written(read).files, "");
 }
 
-// The template for tools goes with the model: into a checkpoint, an export of a folder, a GGUF file and a checkpoint of that.
+// The template for tools is carried along into a checkpoint, an export of a folder, a GGUF file and a checkpoint made
+// from that.
 TEST_F(ReadBackTest, AFurtherChatTemplateTravels) {
   std::filesystem::create_directories(root_ + "/source/additional_chat_templates");
   write("additional_chat_templates/tool_use.jinja", "{{ tools }}");
@@ -133,7 +134,8 @@ TEST_F(ReadBackTest, AFurtherChatTemplateTravels) {
   expect_both(Checkpoint::open(root_ + "/again"));
 }
 
-// Minima of Q4_1 and Q5_1 are rounded: where one is not a whole number of steps, the values are the file's, in F32.
+// Minima of Q4_1 and Q5_1 are rounded. Where one is not a whole number of steps, the values are those of the file, in
+// F32.
 TEST_F(ReadBackTest, GgufIsWhatTheFileSays) {
   const Checkpoint ours = make({{"layers.0.o", "int4g32z"}, {"layers.1.o", "int5g32z"}});
   export_gguf(ours, gguf(), false);
@@ -147,7 +149,8 @@ TEST_F(ReadBackTest, GgufIsWhatTheFileSays) {
       ASSERT_EQ(values[i], file.element(entry, static_cast<int64_t>(i))) << to_string(id) << " " << i;
     EXPECT_EQ(to_string(read.format(id)), "f32");
   }
-  // The two linears have 64 x 64 weights: 4 bytes each in place of blocks of 20 and of 24 bytes for 32. The others stay.
+  // The two linears have 64 x 64 weights, which take 4 bytes each in place of blocks of 20 and of 24 bytes for 32. The
+  // others stay.
   int64_t stored = 0;
   for (const auto& [name, entry] : file.tensors)
     if (entry.type != 0) stored += entry.sizes[0] * entry.sizes[1] / 32 * file.block_bytes.at(entry.type);
@@ -158,7 +161,7 @@ TEST_F(ReadBackTest, GgufIsWhatTheFileSays) {
                                 bytes_text(used), bytes_text(stored))));
 }
 
-// Scales that are powers of two make every minimum exact: then the codes are what they were.
+// Scales that are powers of two make every minimum exact, and then the codes are unchanged.
 TEST_F(ReadBackTest, MinimaThatAreWholeStepsAreZeroPoints) {
   make({});
   const Checkpoint source = Checkpoint::open(root_ + "/source");
@@ -208,8 +211,8 @@ TEST_F(ReadBackTest, TheCertificateTravels) {
   EXPECT_EQ(json::parse(Gguf(gguf()).keys["fidelio.certificate"].get<std::string>()), provenance["certificate"]);
 }
 
-// As in transformers: where config.json says that the head is the embedding and the file has another one, the file is
-// right, and what is made of the model says so.
+// This is as in transformers: where config.json says that the head is the embedding and the file has another one, the
+// file is right, and models made from it say so.
 TEST_F(ReadBackTest, AHeadBesideTheEmbeddingIsTheHead) {
   ASSERT_TRUE(make({}).config().tie_embeddings);
   const LinearId embedding{-1, Role::embedding}, head{-1, Role::head};
@@ -243,10 +246,10 @@ TEST_F(ReadBackTest, AHeadBesideTheEmbeddingIsTheHead) {
   EXPECT_EQ(decode(Checkpoint::open(gguf()).linear(head)), decode(own.linear(head)));
 }
 
-// Other programs' layouts, made here from their definitions.
+// The layouts of other programs are made here from their definitions.
 class ForeignLayouts : public ReadBackTest {
  protected:
-  // A model whose o of layer 0 is `tensors`, under this configuration.
+  // Opens a model whose o of layer 0 consists of `tensors`, under this configuration.
   Checkpoint open_with(const std::vector<TensorToWrite>& tensors, const json& quantisation) {
     make({});
     const Checkpoint source = Checkpoint::open(root_ + "/source");
@@ -261,7 +264,7 @@ class ForeignLayouts : public ReadBackTest {
     std::ofstream(root_ + "/foreign/config.json") << config.dump();
     return Checkpoint::open(root_ + "/foreign");
   }
-  // (rows, columns) words from fields of 4 bits: `place(row, column)` says word and nibble.
+  // The helper functions make (rows, columns) words and put fields of 4 bits into them by word and nibble.
   static OwnedTensor words(int64_t rows, int64_t columns) { return OwnedTensor::allocate(DType::i32, {rows, columns}); }
   static void put(const OwnedTensor& t, int64_t word, int64_t nibble, int value) {
     auto& w = t.as<int32_t>()[static_cast<size_t>(word)];
@@ -278,7 +281,7 @@ class ForeignLayouts : public ReadBackTest {
 
 TEST_F(ForeignLayouts, AwqIsReadInItsOrder) {
   const OwnedTensor q = words(kIn, kOut / 8), z = words(kGroups, kOut / 8), s = random_scales({kGroups, kOut});
-  constexpr int kOrder[8] = {0, 2, 4, 6, 1, 3, 5, 7};  // the output at each nibble
+  constexpr int kOrder[8] = {0, 2, 4, 6, 1, 3, 5, 7};  // It lists the output at each nibble.
   std::vector<int> codes(kOut * kIn), zeros(kOut * kGroups);
   for (int64_t k = 0; k < kIn; ++k)
     for (int64_t word = 0; word < kOut / 8; ++word)
@@ -307,7 +310,7 @@ TEST_F(ForeignLayouts, AwqIsReadInItsOrder) {
     }
 }
 
-// GPTQ's first layout has zero points minus one; act-order gives columns groups of their own, which only F32 holds.
+// GPTQ's first layout stores zero points minus one. Act-order gives columns groups of their own, which only F32 holds.
 TEST_F(ForeignLayouts, GptqsFirstLayoutAndActOrder) {
   for (const bool act_order : {false, true}) {
     SCOPED_TRACE(act_order);
@@ -346,7 +349,7 @@ TEST_F(ForeignLayouts, GptqsFirstLayoutAndActOrder) {
   }
 }
 
-// The text model of one that sees images, whose tensors have that name before theirs.
+// This is the text model inside one that sees images, whose tensors have that model's name before theirs.
 TEST_F(ForeignLayouts, CodesWithinAModelThatSeesImages) {
   json text = llama_config();
   text.update({{"architectures", {"MistralForCausalLM"}}, {"model_type", "mistral"}, {"sliding_window", nullptr}});
@@ -376,7 +379,7 @@ TEST_F(ForeignLayouts, CodesWithinAModelThatSeesImages) {
     ASSERT_EQ(values[i], to_float(s.as<f16>()[i / kIn]) * static_cast<float>(w.as<int8_t>()[i]));
 }
 
-// 64 columns in groups of 48: 48 and 16, not 32 each. A g_idx says so, or the configuration where there is none.
+// 64 columns in groups of 48 are 48 and 16, not 32 each. A g_idx says so, or the configuration where there is none.
 TEST_F(ForeignLayouts, TheLastGroupMayBeShorter) {
   for (const bool indexed : {false, true}) {
     SCOPED_TRACE(indexed);
@@ -386,7 +389,7 @@ TEST_F(ForeignLayouts, TheLastGroupMayBeShorter) {
     const OwnedTensor q = words(kIn / 8, kOut), z = words(kGroups, kOut / 8), s = random_scales({kGroups, kOut});
     const OwnedTensor index = OwnedTensor::allocate(DType::i32, {kIn});
     for (int64_t k = 0; k < kIn; ++k) index.as<int32_t>()[static_cast<size_t>(k)] = k < 48 ? 0 : 1;
-    for (int32_t& word : q.as<int32_t>()) word = 0x22222222;  // every code is 2, every zero point 0 + 1
+    for (int32_t& word : q.as<int32_t>()) word = 0x22222222;  // Every code is 2 and every zero point 0 + 1.
     const std::string m = module_name(kId);
     std::vector<TensorToWrite> tensors = {to_write(m + ".qweight", q), to_write(m + ".qzeros", z),
                                           to_write(m + ".scales", s)};
@@ -402,10 +405,10 @@ TEST_F(ForeignLayouts, TheLastGroupMayBeShorter) {
   }
 }
 
-// transformers 5 calls GPTQ's checkpoint_format "format"; where both stand, the older one is right.
+// transformers 5 calls GPTQ's checkpoint_format "format"; where both are given, the older one is right.
 TEST_F(ForeignLayouts, GptqsZeroPointsFollowItsFormatUnderEitherName) {
   const OwnedTensor q = words(kIn / 8, kOut), z = words(kGroups, kOut / 8), s = random_scales({kGroups, kOut});
-  for (int32_t& word : q.as<int32_t>()) word = 0x22222222;  // every code is 2, every zero point 0, or 0 + 1
+  for (int32_t& word : q.as<int32_t>()) word = 0x22222222;  // Every code is 2 and every zero point 0, or 0 + 1.
   const std::string m = module_name(kId);
   const std::vector<TensorToWrite> tensors = {to_write(m + ".qweight", q), to_write(m + ".qzeros", z),
                                               to_write(m + ".scales", s)};
@@ -424,7 +427,7 @@ TEST_F(ForeignLayouts, GptqsZeroPointsFollowItsFormatUnderEitherName) {
   EXPECT_EQ(first_value({{"format", "gptq_v2"}, {"checkpoint_format", "gptq"}}), scale);
 }
 
-// compressed-tensors wrote its configuration as "compression_config" once.
+// compressed-tensors once wrote its configuration as "compression_config".
 TEST_F(ForeignLayouts, CompressedTensorsUnderItsOlderKey) {
   const OwnedTensor w = OwnedTensor::allocate(DType::i8, {kOut, kIn}), s = random_scales({kOut, 1});
   const std::string m = module_name(kId);
@@ -485,7 +488,7 @@ TEST_F(ForeignLayouts, WhatIsNotReadIsNamed) {
                        to_write(m + ".scales", random_scales({2, kOut})), to_write(m + ".g_idx", index)},
                       {{"quant_method", "gptq"}}),
               HasSubstr("column 5 is in group 9"));
-  // Transforms of weights are in the codes; one of activations would be left out.
+  // Transforms of weights are already in the codes; one of activations would be left out.
   json rotated = {{"quant_method", "compressed-tensors"},
                   {"config_groups", {{"g", {{"weights", {{"num_bits", 8}, {"type", "int"}}}}}}}};
   json& applied = rotated["transform_config"]["config_groups"]["R1"]["apply"];
@@ -497,7 +500,7 @@ TEST_F(ForeignLayouts, WhatIsNotReadIsNamed) {
   EXPECT_THAT(message(int8, rotated), testing::AllOf(HasSubstr("\"transform_config\""), HasSubstr("R1")));
 }
 
-// SentencePiece joins whatever two neighbours make a token, so that every cut of a token is a merge.
+// SentencePiece joins any two neighbours that make a token, so every cut of a token is a merge.
 void complete_merges(json& model) {
   json merges = json::array();
   std::set<std::string> seen;
@@ -513,14 +516,14 @@ void complete_merges(json& model) {
   model["merges"] = merges;
 }
 
-// A tokenizer that went into a GGUF's keys and came out of them splits text as before.
+// A tokenizer that was written into a GGUF's keys and read back splits text as before.
 TEST(GgufTokenizer, SplitsAsTheOneItWasMadeFrom) {
   const ScratchFolder scratch;
   const std::string data = FIDELIO_SOURCE_DIR "/src/text/testdata/tokenizer_", folder = scratch.path() + "/model";
   for (const std::string name : {"llama2", "llama3", "qwen"}) {
     SCOPED_TRACE(name);
     json file = json::parse(read_text_file(data + name + ".json"));
-    // GGUF has no place for the options of added tokens: only those that need none.
+    // GGUF has no place for the options of added tokens, so only those without options are used.
     json added = json::array();
     for (const json& token : file["added_tokens"])
       if (!token["lstrip"] && !token["rstrip"] && !token["single_word"] && !token["normalized"]) added.push_back(token);
@@ -584,10 +587,10 @@ TEST(GgufTokenizer, PutsTheSameTokensAroundATextAsTheOneItWasMadeFrom) {
         EXPECT_EQ(read_back(config), std::pair(one(before), one(behind))) << config << file["post_processor"];
       }
   file["post_processor"] = tokenization::template_processing(bos, bos);
-  EXPECT_THROW(read_back(both), Error);  // llama.cpp has eos alone behind a text
+  EXPECT_THROW(read_back(both), Error);  // llama.cpp allows eos alone after a text.
 }
 
-// llama.cpp knows most ends of answers by their text, so that files name none but eos.
+// llama.cpp knows most ends of answers by their text, so files name only eos.
 TEST(GgufTokenizer, KnowsEndsOfAnswersByTheirText) {
   const json tokenizer = json::parse(read_text_file(FIDELIO_SOURCE_DIR "/src/text/testdata/tokenizer_qwen.json"));
   std::set<int32_t> expected;

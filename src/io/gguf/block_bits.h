@@ -1,4 +1,4 @@
-// What decoders of GGUF's blocks share: little-endian words, FP16 numbers, and 32 nibbles.
+// This file has the parts that decoders of GGUF's blocks share: little-endian words, FP16 numbers, and 32 nibbles.
 #pragma once
 #include <cstdint>
 
@@ -9,7 +9,7 @@ namespace fidelio::gguf {
 inline uint16_t bits_at(const uint8_t* bytes) { return static_cast<uint16_t>(bytes[0] | bytes[1] << 8); }
 inline float half_at(const uint8_t* bytes) { return to_float(f16{bits_at(bytes)}); }
 
-// The low ones of 16 bytes, then the high ones.
+// Writes the low nibbles of 16 bytes and then the high ones.
 inline void nibbles(const uint8_t* bytes, uint8_t* q) {
   for (int i = 0; i < 16; ++i) {
     q[i] = bytes[i] & 15;

@@ -17,7 +17,7 @@ void decode_f32(const uint8_t* block, float* values) { std::memcpy(values, block
 void decode_f16(const uint8_t* block, float* values) { *values = half_at(block); }
 void decode_bf16(const uint8_t* block, float* values) { *values = to_float(bf16{bits_at(block)}); }
 
-// u32 of fifth bits, then the nibbles.
+// The bytes are a u32 of fifth bits, then the nibbles.
 void five_bits(const uint8_t* bytes, uint8_t* q) {
   nibbles(bytes + 4, q);
   for (int i = 0; i < 32; ++i) q[i] = static_cast<uint8_t>(q[i] | (bytes[i / 8] >> (i % 8) & 1) << 4);
@@ -45,8 +45,8 @@ void decode_integer(const uint8_t* block, float* values) {
         coding.minimum ? d * static_cast<float>(q[i]) + m : d * static_cast<float>(q[i] - (1 << (coding.bits - 1)));
 }
 
-// Blocks of 256 stand in two halves of 128; a half has four runs of 32 elements, whose codes lie over one another in
-// the same 32 bytes: element i has half i / 128, run i % 128 / 32 and byte i % 32. Sixteen elements share a scale.
+// A block of 256 consists of two halves of 128. A half has four runs of 32 elements, whose codes overlap in the same 32
+// bytes: element i has half i / 128, run i % 128 / 32 and byte i % 32. Sixteen elements share a scale.
 
 void decode_q2_k(const uint8_t* block, float* values) {
   const float d = half_at(block + 80), m = half_at(block + 82);
@@ -73,8 +73,9 @@ void decode_q3_k(const uint8_t* block, float* values) {
   }
 }
 
-// Eight scales and eight minima of 6 bits in 12 bytes: those of the first four runs in the low bits of bytes 0-3 and
-// 4-7, those of the last four in the nibbles of bytes 8-11 with their two high bits above the others.
+// Eight scales and eight minima of 6 bits are packed in 12 bytes. Those of the first four runs are in the low bits of
+// bytes 0-3 and 4-7. Those of the last four are in the nibbles of bytes 8-11, with their two high bits above the
+// others.
 struct ScaleAndMinimum {
   float scale, minimum;
 };
@@ -212,7 +213,7 @@ std::optional<int> exact_zero(float d, float m, int bits) {
   const double z = -static_cast<double>(m) / d;
   if (!(z >= 0 && z <= (1 << bits) - 1)) return std::nullopt;
   const double nearest = std::nearbyint(z);
-  // 11 bits of d times 8 of z: exact in double, so that equal means equal.
+  // 11 bits of d times 8 bits of z is exact in double, so == tests exact equality.
   return nearest * d == -static_cast<double>(m) ? std::optional(static_cast<int>(nearest)) : std::nullopt;
 }
 

@@ -1,5 +1,5 @@
-// GGUF's element types: blocks of codes with their scales, decoded one by one. Written from the public description of
-// the blocks; w is exactly the FP32 value that llama.cpp gives the codes.
+// This file decodes GGUF's element types, which are blocks of codes with their scales. It is written from the public
+// description of the blocks, and w is exactly the FP32 value that llama.cpp gives the codes.
 //
 //   type   block  bytes  layout, FP16 d and m first unless said                                  w
 //   Q4_0      32     18  d | 16 bytes: low nibbles elements 0-15, high 16-31                     d (q - 8)
@@ -14,7 +14,7 @@
 //   Q6_K     256    210  128 bytes: low nibbles | 64 bytes: high pairs | 16 signed scales | d    d s (q - 32)
 //   MXFP4     32     17  a power of two, E8M0 | 16 bytes of E2M1, as Q4_0's nibbles              2^(x - 127) e2m1(q)
 //
-// IQ, TQ and NVFP4: io/gguf/grid_blocks.h.
+// The types IQ, TQ and NVFP4 are in io/gguf/grid_blocks.h.
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -23,35 +23,37 @@
 
 namespace fidelio::gguf {
 
-// Codes of 32 columns that one of our integer formats may hold.
+// This describes codes that one of our integer formats may hold, 32 columns at a time.
 struct IntegerCoding {
-  int bits;                                         // q is 0 .. 2^bits - 1
-  bool minimum;                                     // w = d q + m, else d (q - 2^(bits - 1))
-  void (*codes)(const uint8_t* block, uint8_t* q);  // of 32
+  int bits;                                         // q is 0 .. 2^bits - 1.
+  bool minimum;                                     // If true, w = d q + m, else w = d (q - 2^(bits - 1)).
+  void (*codes)(const uint8_t* block, uint8_t* q);  // It writes the codes of 32 columns.
 };
 
 struct BlockType {
   uint32_t number;
   std::string_view name;
-  int64_t elements, bytes;                              // of a block; 1 element: no blocks
-  void (*decode)(const uint8_t* block, float* values);  // of one block
-  IntegerCoding integer;                                // bits 0: none
+  int64_t elements, bytes;  // These are the elements and bytes of a block; a type of 1 element has no blocks.
+  void (*decode)(const uint8_t* block, float* values);  // It decodes one block.
+  IntegerCoding integer;                                // If its bits are 0, no integer format holds the codes.
 };
 
-// Null for numbers that are not read here.
+// Returns null for types that cannot be read.
 const BlockType* block_type(uint32_t number);
-// "Q4_0, Q4_1, ...", for messages; and the name of a type that exists but is not read ("" for a number without one).
+// The first returns "Q4_0, Q4_1, ...", for messages. The second returns the name of a type that exists but cannot be
+// read, or "" for a number without one.
 std::string_view known_block_types();
 std::string_view name_of_unread_type(uint32_t number);
 
 // `row` holds values.size() / elements blocks.
 void decode_row(const BlockType& type, const uint8_t* row, std::span<float> values);
 
-// FP16 d, and m of types with a minimum.
+// These return the FP16 d of a block, and the m of types with a minimum.
 uint16_t scale_bits(const uint8_t* block);
 float scale_of(const uint8_t* block);
 float minimum_of(const uint8_t* block);
-// The z from 0 to 2^bits - 1 with d q + m = d (q - z) for every q, exactly; nothing if there is none.
+// Returns the z from 0 to 2^bits - 1 for which d q + m = d (q - z) holds exactly for every q, or nothing if there is
+// none.
 std::optional<int> exact_zero(float d, float m, int bits);
 
 }  // namespace fidelio::gguf

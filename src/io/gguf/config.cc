@@ -15,20 +15,22 @@ namespace {
 
 using nlohmann::json;
 
-constexpr int64_t kMaxLayers = 1000, kMaxExperts = 65536;  // far above any model; experts of all layers
+// Both are far above any model; the experts of all layers are counted together.
+constexpr int64_t kMaxLayers = 1000, kMaxExperts = 65536;
 
-// What the shares of a row's experts add up to: there are none, 1, or what the softmax over all leaves those chosen.
-// llama.cpp has this in the code of an architecture; files do not say it.
+// The shares with which a row's experts are added may not exist (none), sum to 1 (of_chosen), or be what the softmax
+// over all experts gives the chosen ones (of_all). llama.cpp has this in the code of an architecture, and files do not
+// say it.
 enum class Shares : uint8_t { none, of_chosen, of_all };
 
 struct Family {
-  std::string_view name;        // general.architecture
-  std::string_view class_name;  // Hugging Face's
+  std::string_view name;        // This is the general.architecture of GGUF.
+  std::string_view class_name;  // This is the name of Hugging Face's class.
   std::string_view model_type;
-  bool paired;  // rows_are_paired()
+  bool paired;  // This is the result of rows_are_paired().
   Shares shares = Shares::none;
 };
-// Mixtral is a llama with experts.
+// Mixtral has the architecture "llama", with experts.
 constexpr std::array<Family, 12> kFamilies = {
     {{"llama", "LlamaForCausalLM", "llama", true},
      {"llama", "MixtralForCausalLM", "mixtral", true, Shares::of_chosen},
@@ -56,7 +58,7 @@ const Family& family_of(const File& file) {
               about_unserved_model(*name, known));
 }
 
-// The keys of one architecture; remembers which were asked for.
+// This class reads the keys of one architecture and remembers which were asked for.
 class Keys {
  public:
   Keys(const File& file, std::string_view architecture) : file_(file), prefix_(std::string(architecture) + ".") {}
@@ -87,7 +89,7 @@ class Keys {
     check(right, "{}: key \"{}{}\": expected {}; a model with something else is not supported", file_.path(), prefix_,
           name, expected);
   }
-  // What is left over could change what is computed.
+  // A key that nobody asked for could change the computation.
   void refuse_unknown() const {
     for (const std::string& key : file_.keys_under(prefix_))
       check(asked_.contains(key), "{}: the key {} is not understood, so the model might be computed wrongly",
@@ -116,8 +118,8 @@ std::vector<double> vector_of(const File& file, const std::string& name) {
   return {values.begin(), values.end()};
 }
 
-// Llama 3's scaling is stored as what it divides each frequency by. The parameters it was made from are looked for
-// among those whose every divisor is the file's: 1 and 4 for the two factors, as in all models published, and the
+// Llama 3's scaling is stored as the divisors of the frequencies. The parameters that gave them are searched among
+// those whose every divisor equals the file's: 1 and 4 for the two factors, as in all published models, and the
 // original context among powers of two.
 json llama3_scaling(const File& file, double theta, int64_t head_dim) {
   const std::vector<double> divisors = vector_of(file, "rope_freqs.weight");
@@ -155,7 +157,7 @@ json rope_scaling(Keys& keys, double theta, int64_t head_dim) {
   const auto factor = keys.number("rope.scaling.factor"), older = keys.number("rope.scale_linear");
   const auto original = keys.integer("rope.scaling.original_context_length");
   const auto attention = keys.number("rope.scaling.attn_factor");
-  keys.boolean("rope.scaling.finetuned");  // says how the model was made, not what it computes
+  keys.boolean("rope.scaling.finetuned");  // This key says how the model was made and not what it computes.
   if (has_tensor(file, "rope_freqs.weight")) {
     keys.expect(type == "none", "rope.scaling.type", "none beside the tensor rope_freqs.weight");
     return llama3_scaling(file, theta, head_dim);
@@ -185,14 +187,14 @@ json rope_scaling(Keys& keys, double theta, int64_t head_dim) {
   return scaling;
 }
 
-// Keys that must be there with one value, or not at all.
+// These keys must have one value or be missing.
 void expect_plain(Keys& keys) {
   keys.expect(keys.boolean("attention.causal").value_or(true), "attention.causal", "true");
   keys.expect(keys.boolean("use_parallel_residual").value_or(false) == false, "use_parallel_residual", "false");
   keys.text("tensor_data_layout");
 }
 
-// The width of a layer's MLP, or of one of its experts.
+// Returns the width of a layer's MLP, or of one of its experts.
 int64_t feed_forward_of(Keys& keys, const Family& family) {
   const auto own = keys.integer("expert_feed_forward_length");
   if (family.name != "qwen3moe") {
@@ -200,12 +202,13 @@ int64_t feed_forward_of(Keys& keys, const Family& family) {
     keys.expect(own.value_or(width) == width, "expert_feed_forward_length", "that of feed_forward_length");
     return width;
   }
-  // The other is that of layers without experts, shared out where there is no key for experts.
+  // feed_forward_length is the width of layers without experts. Where experts have no key, it is divided among the used
+  // ones.
   const int64_t all = own ? keys.integer("feed_forward_length").value_or(0) : keys.required("feed_forward_length");
   return own.value_or(all / std::max<int64_t>(keys.integer("expert_used_count").value_or(1), 1));
 }
 
-// Which experts there are, and that nothing but the largest of a softmax choose among them.
+// Reads the number of experts and refuses a model whose experts are not chosen as the largest of a softmax.
 void put_experts(json& config, Keys& keys, const Family& family, int64_t layers) {
   const auto number = [&](const char* name) { return keys.integer(name).value_or(0); };
   const int64_t experts = number("expert_count"), used = number("expert_used_count");
@@ -248,7 +251,7 @@ void put_family(json& config, Keys& keys, const Family& family, int64_t layers, 
     config["rope_local_base_freq"] = keys.number("rope.freq_base_swa").value_or(10000);
     config.erase("hidden_act");
     config["hidden_activation"] = "gelu_pytorch_tanh";
-    // The 27 billion model alone scales scores by its width a head.
+    // Only the model of 27 billion parameters scales scores by the hidden size per head.
     config["query_pre_attn_scalar"] =
         layers == 62 ? config["hidden_size"].get<int64_t>() / config["num_attention_heads"].get<int64_t>() : head_dim;
     json types = json::array();
@@ -323,12 +326,12 @@ json config_of(const File& file) {
                  {"mlp_bias", has_tensor(file, "blk.0.ffn_gate.bias")},
                  {"torch_dtype", dtype_of(file)}};
   if (rotary != head_dim) config["partial_rotary_factor"] = static_cast<double>(rotary) / static_cast<double>(head_dim);
-  keys.integer("vocab_size");  // llama.cpp's own note of the rows of the embedding
+  keys.integer("vocab_size");  // This is llama.cpp's own record of the rows of the embedding.
   expect_plain(keys);
   put_experts(config, keys, family, layers);
   put_family(config, keys, family, layers, head_dim);
   if (json scaling = rope_scaling(keys, theta, head_dim); !scaling.is_null()) {
-    // Phi-3's readers look for it here alone.
+    // Readers of Phi-3 search for it only here.
     if (scaling["rope_type"] == "longrope")
       config["original_max_position_embeddings"] = scaling["original_max_position_embeddings"];
     config["rope_scaling"] = std::move(scaling);

@@ -25,7 +25,7 @@ T read_as(const std::byte* data) {
   return value;
 }
 
-// Bytes of a value of this type; 0 for strings, arrays and types that do not exist.
+// Returns the bytes of a value of this type, or 0 for strings, arrays and types that do not exist.
 size_t fixed_size(uint32_t type) {
   switch (type) {
     case kU8:
@@ -64,7 +64,7 @@ std::string shown(std::string_view text) {
   return "\"" + fidelio::foreign(text, Lines::escaped, kShown) + "\"";
 }
 
-// Walks the header; every step is checked against the bytes that are left.
+// This class walks over the header and checks every step against the bytes that are left.
 class File::Reader {
  public:
   explicit Reader(const MappedFile& file) : path_(file.path()), rest_(file.bytes()), size_(file.bytes().size()) {}
@@ -296,7 +296,7 @@ std::optional<std::vector<std::string_view>> File::texts(std::string_view key) c
   if (value->element != kString) refuse(key, "an array of strings");
   std::vector<std::string_view> texts;
   texts.reserve(value->count);
-  const std::byte* at = value->bytes.data();  // lengths were checked when the key was read
+  const std::byte* at = value->bytes.data();  // The lengths were checked when the key was read.
   for (uint64_t i = 0; i < value->count; ++i) {
     const auto length = read_as<uint64_t>(at);
     texts.emplace_back(reinterpret_cast<const char*>(at) + 8, length);

@@ -1,12 +1,13 @@
-// A GGUF file, memory-mapped: keys with values, and tensors of blocks. Written from the format's public description.
+// This file reads a memory-mapped GGUF file, which has keys with values and tensors of blocks. It is written from the
+// public description of the format.
 //
 //   "GGUF" | u32 version 2 or 3 | u64 tensors | u64 keys | keys | tensor infos | padding to the alignment | data
 //   key:          string name | u32 type | value          string: u64 length | bytes
 //   array value:  u32 element type | u64 length | elements
 //   tensor info:  string name | u32 dimensions | u64 sizes, the fastest first | u32 type | u64 offset in the data
 //
-// All of it is a stranger's: every length is checked against the bytes that are there before it is used, and nothing is
-// allocated that the file's own size does not justify. Errors name the file and the key or tensor.
+// The file is a stranger's. Every length is checked against the remaining bytes before it is used, and nothing is
+// allocated that the size of the file does not justify. Errors name the file and the key or tensor.
 #pragma once
 #include <cstdint>
 #include <map>
@@ -22,7 +23,7 @@
 
 namespace fidelio::gguf {
 
-// The numbers of value types.
+// These are the numbers of value types.
 enum ValueType : uint32_t {
   kU8 = 0,
   kI8 = 1,
@@ -39,13 +40,13 @@ enum ValueType : uint32_t {
   kF64 = 12
 };
 
-// (rows, columns) of blocks along the columns; a vector is one row, and a tensor of three dimensions several matrices one
-// under the other.
+// This is a matrix (rows, columns) of blocks along the columns. A vector is one row, and a tensor of three dimensions
+// is several matrices one below the other.
 struct StoredMatrix {
   const BlockType* type = nullptr;
   int64_t rows = 1, columns = 0;
-  int64_t rows_each = 1;  // of each matrix
-  int dimensions = 0;     // as the file says
+  int64_t rows_each = 1;  // Each of the matrices has this many rows.
+  int dimensions = 0;     // The file gives this number.
   const std::byte* data = nullptr;
 
   int64_t row_bytes() const { return columns / type->elements * type->bytes; }
@@ -60,10 +61,10 @@ class File {
   const std::string& path() const { return mapped_->path(); }
   const std::shared_ptr<const MappedFile>& mapped() const { return mapped_; }
 
-  // A key's value; nothing where there is no such key. Throws Error if it has another type.
+  // These return the value of a key, or nothing where there is no such key. They throw Error if it has another type.
   bool has(std::string_view key) const { return keys_.contains(key); }
-  std::optional<int64_t> integer(std::string_view key) const;  // of any width
-  std::optional<double> number(std::string_view key) const;    // F32 or F64; finite
+  std::optional<int64_t> integer(std::string_view key) const;  // The integer may have any width.
+  std::optional<double> number(std::string_view key) const;    // It is F32 or F64, and finite.
   std::optional<bool> boolean(std::string_view key) const;
   std::optional<std::string_view> text(std::string_view key) const;
   std::optional<std::vector<std::string_view>> texts(std::string_view key) const;
@@ -72,14 +73,15 @@ class File {
   std::vector<std::string> keys_under(std::string_view prefix) const;
 
   const std::map<std::string, StoredMatrix, std::less<>>& tensors() const { return tensors_; }
-  // SHA-256 of each key's type and value as they stand in the file, but for the keys that fidelio writes about itself.
+  // Returns the SHA-256 of the type and value of each key as they stand in the file. Keys that fidelio writes about
+  // itself are left out.
   std::map<std::string, std::string> key_hashes() const;
 
  private:
   struct Value {
-    uint32_t type = 0, element = 0;  // element and count: of an array
+    uint32_t type = 0, element = 0;  // `element` and `count` belong to an array.
     uint64_t count = 0;
-    std::span<const std::byte> bytes, stored;  // stored: from its type on
+    std::span<const std::byte> bytes, stored;  // `stored` starts at the type.
   };
   class Reader;
   const Value* find(std::string_view key) const { return keys_.contains(key) ? &keys_.find(key)->second : nullptr; }
@@ -95,7 +97,8 @@ class File {
   std::map<std::string, StoredMatrix, std::less<>> tensors_;
 };
 
-// A stranger's name as a message shows it: in quotes, escaped and cut where it is long (core/foreign/foreign_text.h).
+// Returns a stranger's name as a message shows it: in quotes, escaped and cut where it is long
+// (core/foreign/foreign_text.h).
 std::string shown(std::string_view text);
 
 }  // namespace fidelio::gguf

@@ -1,4 +1,4 @@
-// GGUF blocks against the gguf Python package (tools/make_gguf_goldens.py), and files that are damaged.
+// These tests compare GGUF blocks with the gguf Python package (tools/make_gguf_goldens.py), and damage files.
 #include <gmock/gmock.h>
 
 #include <bit>
@@ -43,7 +43,7 @@ TEST(GgufBlocks, DecodeToTheBitsOfTheOtherReader) {
 TEST(GgufBlocks, AMinimumIsAZeroPointOnlyIfItIsAWholeNumberOfSteps) {
   EXPECT_EQ(exact_zero(0.5f, -3.5f, 4), 7);
   EXPECT_EQ(exact_zero(-0.5f, 1.0f, 4), 2);
-  EXPECT_EQ(exact_zero(0.5f, -8.0f, 4), std::nullopt);  // 16 is beyond 4 bits
+  EXPECT_EQ(exact_zero(0.5f, -8.0f, 4), std::nullopt);  // 16 is beyond 4 bits.
   EXPECT_EQ(exact_zero(0.5f, 0.5f, 4), std::nullopt);
   EXPECT_EQ(exact_zero(0.5f, -3.501953125f, 4), std::nullopt);
   EXPECT_EQ(exact_zero(0.0f, 0.0f, 4), 0);
@@ -58,7 +58,7 @@ class GgufFiles : public ExportTest {
     whole_ = read_text_file(path());
   }
   std::string path() const { return root_ + "/model.gguf"; }
-  // What opening a file of these bytes says.
+  // Returns the message of opening a file of these bytes.
   std::string message(const std::string& bytes) const {
     std::ofstream(path(), std::ios::binary) << bytes;
     try {
@@ -68,7 +68,7 @@ class GgufFiles : public ExportTest {
     }
     return "opened";
   }
-  // The bytes with the `n` at the place of `key`'s value (after its name and type) replaced.
+  // Returns the bytes of the file with the value of `key` (after its name and type) replaced.
   std::string with_value(const std::string& key, const std::string& value) const {
     const size_t at = whole_.find(key);
     EXPECT_NE(at, std::string::npos) << key;
@@ -99,7 +99,7 @@ TEST_F(GgufFiles, DamageIsNamed) {
   std::string other = whole_;
   other.replace(other.find("llama.vocab_size"), 16, "llama.vocab_sizf");
   EXPECT_THAT(message(other), HasSubstr("llama.vocab_sizf"));
-  // Behind a tensor's name: u32 dimensions, two sizes, u32 type, u64 offset.
+  // A tensor's name is followed by u32 dimensions, two sizes, u32 type and u64 offset.
   const std::string name = "blk.0.attn_output.weight";
   EXPECT_THAT(message(with_value(name, u64(1ull << 63))), HasSubstr("dimension"));
   EXPECT_THAT(message(with_value(name, u64(1ull << 62) + u64(1ull << 62))), HasSubstr("2^63"));
@@ -109,7 +109,7 @@ TEST_F(GgufFiles, DamageIsNamed) {
   EXPECT_THAT(message(with_value(name, u64(32) + u64(64))), HasSubstr("layers.0.o"));
 }
 
-// Hugging Face's reader of tokenizer.json (tokenizers 0.23) refuses a step that lacks a field, also one with a default.
+// Hugging Face's reader of tokenizer.json (tokenizers 0.23) refuses a step that lacks a field, even one with a default.
 TEST_F(GgufFiles, EveryByteLevelStepHasTheFieldsThatOtherReadersWant) {
   const json tokenizer = json::parse(tokenizer_files(*File::open(path())).at("tokenizer.json"));
   std::vector<json> steps = tokenizer["pre_tokenizer"]["pretokenizers"];
@@ -124,7 +124,7 @@ TEST_F(GgufFiles, EveryByteLevelStepHasTheFieldsThatOtherReadersWant) {
   EXPECT_EQ(found, 2);
 }
 
-// The sampling that the model's makers recommend goes into the file and comes out of it.
+// The sampling that the makers of a model recommend is written into the file and read back.
 TEST_F(GgufFiles, RecommendedSamplingGoesBothWays) {
   const auto exported = [&](const char* generation_config) {
     for (const char* name : {"/ours", "/source/model.safetensors", "/model.gguf"})
@@ -140,7 +140,7 @@ TEST_F(GgufFiles, RecommendedSamplingGoesBothWays) {
   const json keys = Gguf(path()).keys;
   EXPECT_EQ(keys["general.sampling.temp"], 0.6f);
   EXPECT_EQ(keys["general.sampling.top_k"], 20);
-  EXPECT_EQ(keys["general.sampling.penalty_last_n"], -1);  // of the whole context, as transformers has it
+  EXPECT_EQ(keys["general.sampling.penalty_last_n"], -1);  // It covers the whole context, as in transformers.
   read.erase("eos_token_id");
   EXPECT_EQ(read, all);
   EXPECT_EQ(exported(R"({"do_sample": false, "temperature": 0.6, "top_k": 20})")["do_sample"], false);
@@ -148,7 +148,7 @@ TEST_F(GgufFiles, RecommendedSamplingGoesBothWays) {
   EXPECT_EQ(exported(R"({"eos_token_id": 4})"), (json{{"eos_token_id", {4}}}));
 }
 
-// Keys of llama.cpp's own: an answer must not change without a word.
+// Some keys are llama.cpp's own, and their effect must not be dropped without a word.
 TEST_F(GgufFiles, SamplingThatIsNotDoneHereIsNamed) {
   const auto notes = [&](const std::string& keys, uint64_t count) {
     const uint64_t all = Gguf(path()).keys.size() + count;
@@ -165,7 +165,7 @@ TEST_F(GgufFiles, SamplingThatIsNotDoneHereIsNamed) {
     const std::string key = "general.sampling." + name;
     return u64(key.size()) + key + u32(5) + u32(value);
   };
-  // Alignment of the data depends on the header's length, so that keys are added in multiples of 32 bytes.
+  // The alignment of the data depends on the length of the header, so keys are added in multiples of 32 bytes.
   const auto padded = [](std::string keys) {
     const size_t empty = 8 + 1 + 4 + 8, rest = (keys.size() + empty) % 32;
     return keys + u64(1) + "x" + u32(8) + u64((32 - rest) % 32) + std::string((32 - rest) % 32, ' ');
@@ -182,7 +182,7 @@ TEST_F(GgufFiles, SamplingThatIsNotDoneHereIsNamed) {
   EXPECT_THAT(notes(padded(i32("novelty", 64)), 2), testing::ElementsAre(HasSubstr("novelty")));
 }
 
-// Cut anywhere or with any byte changed, a file is refused with an Error or read: it never ends the program.
+// A file that is cut anywhere or has any byte changed is refused with an Error or read; it never ends the program.
 TEST_F(GgufFiles, AnyDamageIsAnError) {
   size_t refused = 0, tried = 0;
   for (size_t size = 0; size < whole_.size(); size += 37, ++tried)

@@ -25,7 +25,7 @@ void table_of_32(const uint8_t* codes, float scale, float* values) {
   for (int i = 0; i < 32; ++i) values[i] = scale * kTable4[q[i]];
 }
 
-// `count` values of a point from the signs' bit `first_sign` on.
+// Writes `count` values of a grid point. `signs` gives one sign bit for each value.
 void put_point(uint32_t point, const float* of, int bits, int count, float scale, uint32_t signs, float* values) {
   for (int i = 0; i < count; ++i) {
     const float magnitude = scale * of[point >> (bits * i) & ((1u << bits) - 1)];
@@ -45,13 +45,13 @@ void put_shifted(uint32_t point, float scale, float shift, float* values) {
 float quarter(float d, uint32_t s) { return d * (static_cast<float>(s) + 0.5f) * 0.25f; }
 float odd(float d, uint32_t s) { return d * static_cast<float>(2 * s + 1); }
 
-// A byte is 256 / 243 of five digits in base 3, rounded up: times 3^k it begins with digit k.
+// A byte is 256 / 243 of five digits in base 3, rounded up. Multiplied by 3^k it begins with digit k.
 float third(uint8_t byte, int k) {
   constexpr uint32_t kPower[5] = {1, 3, 9, 27, 81};
   return static_cast<float>(((byte * kPower[k] & 255) * 3) >> 8) - 1;
 }
 
-// E4M3 without a sign: 0x7f is none, and 0xff a number as llama.cpp reads it.
+// This is E4M3 without a sign. llama.cpp reads 0x7f as zero and 0xff as a number.
 float unsigned_e4m3(uint8_t code) { return code == 0x7F ? 0.0f : code == 0xFF ? 480.0f : e4m3_to_float(code & 0x7F); }
 
 }  // namespace
@@ -129,7 +129,7 @@ void decode_iq1_m(const uint8_t* block, float* values) {
   }
 }
 
-// Five runs of 32, five of 16 and four of 4, each over the same bytes.
+// Each byte holds several elements: there are five runs of 32, five of 16 and four of 4, each run over the same bytes.
 void decode_tq1_0(const uint8_t* block, float* values) {
   const float d = half_at(block + 52);
   const auto runs = [&](const uint8_t* bytes, int width, int count) {

@@ -1,4 +1,4 @@
-// Made by tools/make_gguf_grids.py.
+// The script tools/make_gguf_grids.py wrote this file.
 #include "io/gguf/grids.h"
 
 namespace fidelio::gguf {

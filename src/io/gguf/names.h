@@ -1,5 +1,5 @@
-// How GGUF calls the tensors of a model (TENSOR_NAMES of gguf-py), for reading and writing; and its tokens whose names say
-// what they are.
+// This file gives the names of a model's tensors in GGUF (TENSOR_NAMES of gguf-py), for reading and writing. It also
+// knows the tokens whose texts mark them as ends of an answer.
 #pragma once
 #include <string>
 #include <string_view>
@@ -9,14 +9,15 @@
 
 namespace fidelio::gguf {
 
-// Without ".weight" or ".bias". Of an expert, the tensor of three dimensions that all of a layer are in.
+// Returns the name without ".weight" or ".bias". An expert has the name of the three-dimensional tensor that holds all
+// experts of its layer.
 std::string tensor_name(LinearId id);
-std::string older_expert_name(LinearId id);  // files of before had a tensor for each: "blk.3.ffn_gate.5"
+std::string older_expert_name(LinearId id);  // Older files had a tensor for each expert: "blk.3.ffn_gate.5".
 std::string router_tensor_name(int layer);
 std::string tensor_name(int layer, Norm norm);
 
-// A token of this text ends an answer whether a key says so or not: that is how llama.cpp knows it (its
-// special_eog_ids), and why files seldom name more than one.
+// Tells whether a token of this text ends an answer even if no key says so. llama.cpp knows such tokens by their text
+// (its special_eog_ids), and so files seldom name more than one.
 bool ends_an_answer(std::string_view token);
 
 }  // namespace fidelio::gguf

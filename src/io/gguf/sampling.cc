@@ -15,7 +15,7 @@ constexpr std::array<SamplingKey, 5> kSamplingKeys = {{{"temp", "temperature"},
                                                        {"min_p", "min_p"},
                                                        {"penalty_repeat", "repetition_penalty"}}};
 
-// Which key switches others on: they do nothing where it is 0 or missing.
+// A key does nothing where the key that switches it on is 0 or missing.
 struct Switch {
   std::string_view key, by;
 };
@@ -27,7 +27,7 @@ constexpr std::array<Switch, 5> kSwitches = {{{"mirostat", "mirostat"},
 
 bool changes_nothing(const File& file, std::string_view key) {
   const auto number = [&](std::string_view name) { return file.number(std::string(kSampling) + std::string(name)); };
-  // Penalties over the whole context (-1) are what is done here.
+  // Penalties here always cover the whole context (-1).
   if (key == "penalty_last_n") return number(key) == -1 || number("penalty_repeat").value_or(1) == 1;
   const auto* const found = std::ranges::find(kSwitches, key, &Switch::key);
   return found != kSwitches.end() && number(found->by).value_or(0) == 0;

@@ -18,12 +18,13 @@
 namespace fidelio::gguf {
 namespace {
 
-// Rows of a stored matrix, in the order a linear has them.
+// These are rows of a stored matrix, in the order of a linear.
 struct Rows {
   std::shared_ptr<const File> file;
   StoredMatrix matrix;
   int64_t first = 0, count = 0;
-  int64_t paired_head = 0;  // rows of a head that are stored in pairs; 0: as they are
+  // This many rows make a head whose rows are stored in pairs; 0 means that they are stored in order.
+  int64_t paired_head = 0;
 
   const uint8_t* row(int64_t r) const { return matrix.row(first + (paired_head > 0 ? paired_row(r, paired_head) : r)); }
 };
@@ -34,8 +35,8 @@ FormatSpec dense_format(const BlockType& type) {
   return {.kind = Kind::f32, .bits = 32};
 }
 
-// Whether every minimum of these rows is a whole number of steps. Files made by rounding a range have none such in
-// their first blocks, so that this is quick to say no.
+// Tells whether every minimum of these rows is a whole number of steps. Files made by rounding a range fail already in
+// their first blocks, so a negative answer is quick.
 bool minima_are_zero_points(const Rows& rows) {
   const BlockType& type = *rows.matrix.type;
   for (int64_t r = 0; r < rows.count; ++r)
@@ -100,7 +101,8 @@ OwnedTensor read_rows(const Rows& rows) {
   return values;
 }
 
-// What our own export says about itself, its certificate where a checkpoint has it; "" for anybody else's file.
+// Returns what our own export says about itself, with its certificate where it has one, or "" for another program's
+// file.
 std::string statement_of(const File& file) {
   const auto text = file.text("fidelio.export"), certificate = file.text("fidelio.certificate");
   if (!text) return "";
@@ -111,7 +113,7 @@ std::string statement_of(const File& file) {
   return statement.dump();
 }
 
-// Norms, biases and routers by Hugging Face's names; the other tensors are linears.
+// These are norms, biases and routers by Hugging Face's names; all other tensors are linears.
 class Vectors : public TensorFiles {
  public:
   explicit Vectors(std::shared_ptr<const File> file) : file_(std::move(file)) {
@@ -127,7 +129,7 @@ class Vectors : public TensorFiles {
     const Rows& rows = found->second.rows;
     if (found->second.matrix) return read_rows(rows);
     const OwnedTensor values = OwnedTensor::allocate(DType::f32, {rows.count});
-    // A bias has a number for each row of its matrix; here they are columns of one row.
+    // A bias has a number for each row of its matrix; here they are the columns of one row.
     std::vector<float> stored(static_cast<size_t>(rows.matrix.columns));
     decode_row(*rows.matrix.type, rows.matrix.row(0), stored);
     for (int64_t i = 0; i < rows.count; ++i) {
@@ -161,15 +163,15 @@ class Vectors : public TensorFiles {
  private:
   struct Vector {
     Rows rows;
-    float minus = 0;      // taken off every value
-    bool matrix = false;  // of all its rows
+    float minus = 0;      // It is subtracted from every value.
+    bool matrix = false;  // If true, all rows of the matrix are read.
   };
   std::shared_ptr<const File> file_;
   std::map<std::string, Vector, std::less<>> vectors_;
   std::map<std::string, std::string> metadata_;
 };
 
-// Finds tensors by their stored names, checks their shapes, and remembers which were used.
+// This class finds tensors by their stored names, checks their shapes, and remembers which were used.
 class Finder {
  public:
   Finder(std::shared_ptr<const File> file, const ModelConfig& config)
@@ -183,7 +185,7 @@ class Finder {
     Rows rows{file_, {}, 0, shape[0], pairs(id)};
     const StoredMatrix* m = find(tensor_name(id) + ".weight");
     int64_t all = shape[0];
-    if (!m || m->rows != shape[0]) {  // q, k, v or gate, up as one matrix
+    if (!m || m->rows != shape[0]) {  // One matrix may hold q, k and v, or gate and up.
       const auto [name, first, total] = fused(id);
       if (!name.empty()) {
         m = find(name + ".weight");
@@ -219,7 +221,7 @@ class Finder {
     return vector(*m, tensor_name(layer, which), norm_size(config_, which), 0);
   }
   void use(const std::string& name) { used_.insert(name); }
-  // A tensor that is left over would change what is computed.
+  // A tensor that was not used would change the computation.
   void refuse_unused() const {
     for (const auto& [name, m] : file_->tensors())
       check(used_.contains(name), "{}: has a tensor {} that {} does not have here", file_->path(), shown(name),
@@ -249,7 +251,8 @@ class Finder {
         return {};
     }
   }
-  // In a tensor with all experts of the layer, gate and up in one or in two; older files have a tensor for each.
+  // Finds an expert in a tensor with all experts of the layer, which holds gate and up together or one of them. Older
+  // files have a tensor for each expert.
   Rows expert(LinearId id) {
     const Shape shape = shape_of(config_, id);
     std::string name = tensor_name(id) + ".weight";
@@ -291,10 +294,10 @@ TextFiles texts_of(const File& file) {
   return {file.path(), std::move(texts)};
 }
 
-// Adds up what it costs that no format here holds some types of block exactly.
+// This adds up the cost of types of block that no format here holds exactly.
 struct Expanded {
   std::set<std::string_view> types;
-  int64_t stored = 0, used = 0;  // bytes of all linears: in the file, and as they are here
+  int64_t stored = 0, used = 0;  // These are the bytes of all linears: in the file, and as they are stored here.
 
   void add(const StoredMatrix& m, const FormatSpec& spec, int64_t rows) {
     if (spec.kind == Kind::f32 && m.type->elements > 1) types.insert(m.type->name);
@@ -327,14 +330,14 @@ ModelSource open_source(const std::string& path) {
                           [rows, spec] { return spec.is_dense() ? read_dense(rows, spec) : read_integer(rows, spec); }};
     if (has_bias(config, id.role)) vectors->add(bias_name(id), finder.bias(id), 0);
   }
-  // llama.cpp's files hold 1 + w of Gemma's norms.
+  // llama.cpp's files store 1 + w for Gemma's norms.
   const float minus = file->text("general.architecture") == "gemma3" ? 1.0f : 0.0f;
   for (auto [layer, which] : norms_of(config))
     vectors->add(norm_name(config, layer, which), finder.norm(layer, which), minus);
   for (int layer = 0; config.experts > 0 && layer < config.L; ++layer)
     vectors->add_matrix(router_name(config, layer), finder.router(layer));
   for (const char* name : {"rope_freqs.weight", "rope_factors_short.weight", "rope_factors_long.weight"})
-    finder.use(name);  // the configuration has them
+    finder.use(name);  // The configuration already has them.
   finder.refuse_unused();
   source.tensors = vectors;
   source.notes = expanded.notes();

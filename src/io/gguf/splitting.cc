@@ -14,7 +14,7 @@ constexpr std::string_view kTekken =
 constexpr std::string_view kGpt4o =
     R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
 
-// An exporter takes the first name of a splitting.
+// An exporter uses the first name of a splitting.
 constexpr std::array<Splitting, 16> kSplittings = {{{"qwen2", kQwen2, false, false, true, false},
                                                     {"deepseek-r1-qwen", kQwen2, false, false, true, false},
                                                     {"stablelm2", kQwen2, false, false, true, false},

@@ -18,8 +18,8 @@ using nlohmann::json;
 
 enum TokenType : int64_t { kNormal = 1, kUnknown = 2, kControl = 3, kUserDefined = 4, kUnused = 5, kByte = 6 };
 
-constexpr const char* kSpace = "\xE2\x96\x81";  // U+2581, SentencePiece's space
-constexpr size_t kLongestPiece = 512;           // bytes; every cut of a piece is looked at
+constexpr const char* kSpace = "\xE2\x96\x81";  // This is U+2581, SentencePiece's space.
+constexpr size_t kLongestPiece = 512;           // It is in bytes; every cut of a piece is tried.
 
 struct Vocabulary {
   std::vector<std::string_view> tokens;
@@ -41,7 +41,7 @@ Vocabulary read_vocabulary(const File& file) {
   return v;
 }
 
-// Every token by its text, those of other types than normal too: an id must keep its place.
+// Every token is listed by its text, whatever its type, as each id must keep its place.
 json vocabulary_json(const File& file, const Vocabulary& v) {
   json vocabulary = json::object();
   for (size_t i = 0; i < v.tokens.size(); ++i)
@@ -50,8 +50,8 @@ json vocabulary_json(const File& file, const Vocabulary& v) {
   return vocabulary;
 }
 
-// Control tokens are special; user-defined ones are found in the text and never split, but shown. The unknown token of
-// SentencePiece is special too, as in the files that Hugging Face has of it.
+// Control tokens are special. User-defined ones are found in the text and never split, but shown. The unknown token of
+// SentencePiece is special too, as in Hugging Face's files.
 json added_tokens(const Vocabulary& v) {
   json added = json::array();
   for (size_t i = 0; i < v.tokens.size(); ++i) {
@@ -90,7 +90,7 @@ tokenization::NamedToken named_token(const File& file, const Vocabulary& v, cons
   return std::pair(std::string(v.tokens[static_cast<size_t>(*id)]), *id);
 }
 
-// These two return whether the file's tokens for the beginning and the end of a text are put around it.
+// These two return whether the tokens for the beginning and the end of a text are put around it.
 bool adds_bos(const File& file, bool bpe) {
   return file.boolean("tokenizer.ggml.add_bos_token").value_or(bpe ? splitting_of(file).adds_bos : true);
 }
@@ -132,7 +132,7 @@ json byte_level(const File& file, const Vocabulary& v) {
           {"normalizer", splitting.nfc ? json{{"type", "NFC"}} : json()},
           {"pre_tokenizer", {{"type", "Sequence"}, {"pretokenizers", std::move(steps)}}},
           {"post_processor", post_processor(file, v, true)},
-          // All fields are written: Hugging Face's reader refuses a step that lacks one.
+          // All fields are written, as Hugging Face's reader refuses a step that lacks one.
           {"decoder", {{"type", "ByteLevel"}, {"add_prefix_space", true}, {"trim_offsets", true}, {"use_regex", true}}},
           {"model",
            {{"type", "BPE"},
@@ -143,15 +143,15 @@ json byte_level(const File& file, const Vocabulary& v) {
             {"merges", std::move(pairs)}}}};
 }
 
-// SentencePiece joins the two neighbours whose token has the best score; as merges that is every cut of every token
-// into two, by score, of equal ones the longer left part first (as Hugging Face orders them).
+// SentencePiece joins the two neighbours whose token has the best score. The equivalent merges are all cuts of every
+// token into two, by score. Among equal scores the longer left part comes first, as Hugging Face orders them.
 json merges_from_scores(const File& file, const Vocabulary& v) {
   const auto scores = file.numbers("tokenizer.ggml.scores");
   check(scores.has_value() && scores->size() == v.tokens.size(), "{}: {} tokens, but {} scores", file.path(),
         v.tokens.size(), scores ? scores->size() : 0);
   std::unordered_map<std::string_view, size_t> normal;
   for (size_t i = 0; i < v.tokens.size(); ++i)
-    if (v.types[i] == kNormal && v.tokens[i].find(' ') == std::string_view::npos)  // spaces of the text are U+2581
+    if (v.types[i] == kNormal && v.tokens[i].find(' ') == std::string_view::npos)  // Spaces of the text are U+2581.
       normal.emplace(v.tokens[i], i);
   struct Merge {
     double score;
@@ -219,9 +219,9 @@ json tokenizer_config(const File& file, const Vocabulary& v, bool bpe) {
   return config;
 }
 
-// Ids that end an answer: eos, end of turn and end of message, and those that are known by their text. Many chat models
-// end a turn with another token than eos, and their files say no more of it than its text. And how to sample, where the file
-// says that.
+// Returns the ids that end an answer: eos, end of turn and end of message, and those that are known by their text. Many
+// chat models end a turn with another token than eos, and their files tell only its text. The recommended sampling is
+// added where the file has it.
 json generation_config(const File& file, const Vocabulary& v) {
   std::set<int64_t> stop;
   for (const char* key : {"tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id"})

@@ -42,7 +42,7 @@ nlohmann::json to_json(const WrittenIdentity& written) {
 
 namespace {
 
-// "tensor a was changed", "tensors a, b and 5 more were changed".
+// Returns "tensor a was changed" or "tensors a, b and 5 more were changed".
 std::string changed_tensors(const Hashes& now, const std::string& written) {
   if (now.size() * kTensorDigits != written.size())
     return fmt::format("it holds {} tensors, and {} were written", now.size(), written.size() / kTensorDigits);
@@ -84,7 +84,7 @@ ChangedSinceWritten changed_since_written(const Checkpoint& checkpoint) {
   const Hashes tensors = checkpoint.tensor_hashes();
   ChangedSinceWritten changed;
   if (!written.tensors.empty()) changed.weights = changed_tensors(tensors, written.tensors);
-  // A renamed tensor, or one beyond the digits that are kept of its hash, shows here alone.
+  // A renamed tensor, or a change beyond the stored digits of its hash, shows only here.
   if (changed.weights.empty() && sha256_of_weights(tensors) != written.weights_sha256)
     changed.weights = "which tensor was changed is not known";
   if (!written.files.empty()) changed.files = changed_files(checkpoint.file_hashes(), written.files);

@@ -65,7 +65,7 @@ TEST_F(Identity, AChangedFileIsNamed) {
   replace("config.json", "\"rms_norm_eps\": 1e-0", "\"rms_norm_eps\": 3e-0");
   EXPECT_EQ(changed(folder_).files, "config.json was changed");
   write_file_atomically(folder_ + "/config.json", config);
-  // How it is written out and which program wrote it says nothing of the model.
+  // The layout of the file and the program that wrote it do not matter to the model.
   nlohmann::json same = nlohmann::json::parse(config);
   same["transformers_version"] = "9.9";
   write_file_atomically(folder_ + "/config.json", same.dump());

@@ -1,4 +1,4 @@
-// The hash of a model's weights while they are written, tensor by tensor (io/identity/identity.h).
+// This file hashes the weights of a model while they are written, tensor by tensor (io/identity/identity.h).
 #pragma once
 #include <span>
 #include <string>
@@ -28,7 +28,7 @@ class WeightsHash {
   Hashes tensors_;
 };
 
-// Returns what is noted of a checkpoint that is being written.
+// Returns what is noted about a checkpoint that is being written.
 inline WrittenIdentity identity_of(const WeightsHash& weights, Hashes files) {
   return {weights.hex(), tensor_digits(weights.tensors()), std::move(files)};
 }

@@ -30,7 +30,7 @@ class OutlineTensors final : public TensorFiles {
   OwnedTensor get(std::string_view name) const override {
     const auto found = shapes_.find(std::string(name));
     check(found != shapes_.end(), "config.json describes no tensor {}", name);
-    return OwnedTensor::allocate(dtype_, found->second);  // its pages are untouched, so they take no memory
+    return OwnedTensor::allocate(dtype_, found->second);  // Its pages are untouched, so they take no memory.
   }
   OwnedTensor get(std::string_view name, DType dtype, const Shape& shape) const override {
     OwnedTensor tensor = get(name);
@@ -50,7 +50,7 @@ class OutlineTensors final : public TensorFiles {
     return bytes;
   }
   void drop(const Tensor&) const override {}
-  Hashes tensor_hashes() const override { return {}; }  // there are no weights
+  Hashes tensor_hashes() const override { return {}; }  // There are no weights.
 
  private:
   DType dtype_;

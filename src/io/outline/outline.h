@@ -1,5 +1,5 @@
-// A model whose config.json is there and whose weights are not. Its tensors have names, types and shapes, and zeros for
-// values: a Checkpoint of it says how large everything is, and nothing of what the weights are.
+// This file opens a model whose config.json exists and whose weights do not. Its tensors have names, types and shapes,
+// and zeros for values. A Checkpoint of it tells how large everything is, and nothing about the weights.
 #pragma once
 #include <string>
 
@@ -7,11 +7,11 @@
 
 namespace fidelio {
 
-// Says whether a folder has a config.json and no file of weights that anybody here could read or explain.
+// Tells whether a folder has a config.json and no file of weights that this program could read or explain.
 bool has_config_alone(const std::string& path);
 
-// Matrices have the type that config.json names ("dtype", "torch_dtype"), or BF16 where it names none, which a note then
-// says. Throws Error for a quantised model, whose sizes follow from its files alone.
+// Opens the outline. Matrices have the type that config.json names ("dtype", "torch_dtype"), or BF16 where it names
+// none, which a note then says. Throws Error for a quantised model, whose sizes follow only from its files.
 ModelSource open_outline(const std::string& folder);
 
 }  // namespace fidelio

@@ -11,7 +11,7 @@
 namespace fidelio::quantised {
 namespace {
 
-// Field i of b bits of a string of words that stand `stride` apart; fields may straddle words.
+// Returns field i of b bits in a string of words that stand `stride` apart. Fields may straddle words.
 uint32_t field(const int32_t* words, int64_t stride, int64_t i, int b) {
   const int64_t bit = i * b, word = bit / 32;
   const int shift = static_cast<int>(bit % 32);
@@ -20,7 +20,7 @@ uint32_t field(const int32_t* words, int64_t stride, int64_t i, int b) {
   return static_cast<uint32_t>(value) & ((1u << b) - 1);
 }
 
-// The same of gptq_p: of every 32 codes the words of the plane of the low bits first.
+// Returns a field of gptq_p, in which every 32 codes begin with the words of the plane of the low bits.
 uint32_t planar_field(const int32_t* words, int64_t stride, int64_t i, int b) {
   constexpr std::array<std::array<int, 3>, 9> kWidths = {{{}, {}, {2}, {2, 1}, {4}, {4, 1}, {4, 2}, {4, 2, 1}, {8}}};
   const int32_t* block = words + i / 32 * b * stride;
@@ -28,7 +28,7 @@ uint32_t planar_field(const int32_t* words, int64_t stride, int64_t i, int b) {
   int low = 0;
   for (const int width : kWidths[static_cast<size_t>(b)]) {
     if (width == 0) break;
-    value |= field(block + low * stride, stride, i % 32, width) << low;  // a plane of w bits fills w words
+    value |= field(block + low * stride, stride, i % 32, width) << low;  // A plane of w bits fills w words.
     low += width;
   }
   return value;
@@ -51,7 +51,8 @@ void set_groups(PackedLinear& p, const std::string& module, int64_t groups) {
   check(groups >= 1 && groups <= p.in, "{}: {} groups of {} columns", module, groups, p.in);
 }
 
-// A g_idx: kept where its groups are not simply runs of columns, the last of which may be shorter. Whether there is one.
+// Reads a g_idx and keeps it where its groups are not simply runs of columns, of which the last may be shorter. Returns
+// whether there is one.
 bool read_group_index(PackedLinear& p, const TensorFiles& files, const std::string& name) {
   if (!files.contains(name)) return false;
   const OwnedTensor index = files.get(name, DType::i32, {p.in});
@@ -60,7 +61,7 @@ bool read_group_index(PackedLinear& p, const TensorFiles& files, const std::stri
   bool plain = true;
   for (int64_t k = 0; k < p.in; ++k) {
     const int32_t g = groups[static_cast<size_t>(k)];
-    if (g == -1) return false;  // compressed-tensors' mark of an index that is not used
+    if (g == -1) return false;  // This is compressed-tensors' mark of an unused index.
     check(g >= 0 && g < p.groups, "{}: column {} is in group {}, of which there are {}", name, k, g, p.groups);
     plain = plain && g == k / p.group_size;
   }
@@ -68,8 +69,8 @@ bool read_group_index(PackedLinear& p, const TensorFiles& files, const std::stri
   return true;
 }
 
-// Which columns are a group, by the sizes that the configuration names: 96 columns in 2 groups are 64 and 32 by one of
-// 64, and 48 each by none.
+// Finds which columns form a group, by the sizes that the configuration names. 96 columns in 2 groups, for example, are
+// 64 and 32 if the size is 64, and 48 each if no size is named.
 void set_group_size(PackedLinear& p, const std::string& module, std::span<const int> sizes) {
   std::set<int64_t> fitting;
   for (const int64_t size : sizes)
@@ -80,7 +81,7 @@ void set_group_size(PackedLinear& p, const std::string& module, std::span<const 
   p.group_size = *fitting.begin();
 }
 
-// compressed-tensors.
+// This is the layout of compressed-tensors.
 class Compressed : public PackedLinear {
  public:
   Compressed(const TensorFiles& files, const Place& place, std::span<const int> widths, std::span<const int> sizes)
@@ -108,7 +109,7 @@ class Compressed : public PackedLinear {
       const int64_t words = packed_.view.shape[1];
       const int32_t* line = packed_.as<const int32_t>().data() + (first_ + row) * words;
       for (int64_t c = 0; c < in; ++c) q[static_cast<size_t>(c)] = static_cast<uint8_t>(field(line, 1, c, bits));
-    } else {  // signed bytes from -128 become codes from 0
+    } else {  // Signed bytes from -128 become codes from 0.
       const int8_t* line = bytes_.as<const int8_t>().data() + (first_ + row) * in;
       for (int64_t c = 0; c < in; ++c) q[static_cast<size_t>(c)] = static_cast<uint8_t>(line[c] + 128);
     }
@@ -225,7 +226,7 @@ class Awq : public PackedLinear {
   }
 
  private:
-  // Output 8 j + i of a line stands in word j at the nibble where the order 0 2 4 6 1 3 5 7 has i.
+  // Output 8 j + i of a line stands in word j, at the nibble where the order 0 2 4 6 1 3 5 7 has i.
   int nibble(std::span<const int32_t> words, int64_t line, int64_t n) const {
     const int64_t i = n % 8, place = i % 2 == 0 ? i / 2 : 4 + i / 2;
     return static_cast<int>(static_cast<uint32_t>(words[static_cast<size_t>(line * (columns_ / 8) + n / 8)]) >>

@@ -1,4 +1,5 @@
-// Tests where a folder says how it is quantised, and folders in which no weight is quantised.
+// These tests are about the places where a folder says how it is quantised, and about folders in which no weight is
+// quantised.
 #include <gmock/gmock.h>
 
 #include <filesystem>
@@ -33,7 +34,8 @@ class QuantisedFolder : public ExportTest {
   }
 };
 
-// A model whose keys and values alone are to be quantised is plain, as llm-compressor and ModelOpt describe it.
+// A model in which only keys and values are to be quantised has plain weights, as llm-compressor and ModelOpt describe
+// it.
 TEST_F(QuantisedFolder, OfTheCacheAloneIsPlain) {
   make({});
   const Checkpoint plain = Checkpoint::open(root_ + "/source");
@@ -83,14 +85,14 @@ TEST_F(QuantisedFolder, ACacheBesideQuantisedWeightsIsTold) {
   EXPECT_THAT(Checkpoint::open(out()).notes(), ElementsAre(HasSubstr("keys and values")));
 }
 
-// GPTQ's first writers said it in quantize_config.json alone.
+// GPTQ's first writers wrote the configuration to quantize_config.json alone.
 TEST_F(QuantisedFolder, GptqsOwnFileIsRead) {
   export_gptq(make({{"layers.0.o", "int4g32z"}, {"layers.1.down", "int8g32"}}), out(), ServingProfile::any);
   const Checkpoint today = Checkpoint::open(out());
   json config = config_of("/out"), quantisation = config["quantization_config"];
   config.erase("quantization_config");
   put("/out/config.json", config);
-  std::filesystem::remove(out() + "/quantize_config.json");  // which the export writes, too
+  std::filesystem::remove(out() + "/quantize_config.json");  // The export writes this file, too.
   EXPECT_THAT(message("/out"), AllOf(HasSubstr("codes of GPTQ or AWQ"), HasSubstr("quantize_config.json")));
   quantisation.erase("quant_method");
   put("/out/quantize_config.json", quantisation);
@@ -103,12 +105,12 @@ TEST_F(QuantisedFolder, GptqsOwnFileIsRead) {
   EXPECT_THAT(message("/out"), HasSubstr("checkpoint_format marlin is not supported"));
   put("/out/quantize_config.json", json{{"quant_method", "hqq"}});
   EXPECT_THAT(message("/out"), HasSubstr("quantised already, by hqq"));
-  // Left behind in a folder without codes it says nothing.
+  // In a folder without codes a leftover file has no effect.
   put("/source/quantize_config.json", quantisation);
   EXPECT_EQ(message("/source"), "opened");
 }
 
-// AutoAWQ's quant_config.json calls the group's size and the width by names of its own.
+// AutoAWQ's quant_config.json has its own names for the size of a group and the width.
 TEST_F(QuantisedFolder, AutoAwqsOwnFileIsRead) {
   make({});
   std::filesystem::create_directories(root_ + "/awq");

@@ -20,8 +20,8 @@ std::string text_of(const json& object, const char* key) {
   return found != object.end() && found->is_string() ? found->get<std::string>() : "";
 }
 
-// Rotations beside the codes (QuIP, SpinQuant): those of weights are in the weights that are stored, those of activations
-// are computed as the model runs, which is not done here.
+// Some methods have rotations beside the codes (QuIP, SpinQuant). Rotations of weights are already in the stored
+// weights; those of activations would have to be computed while the model runs, which is not supported.
 void check_transforms(const json& config, const std::string& where) {
   const json transforms = config.value("transform_config", json());
   if (!transforms.is_object()) return;
@@ -38,21 +38,22 @@ void check_transforms(const json& config, const std::string& where) {
   }
 }
 
-// How GPTQ or AWQ laid its codes out: under the key that each method had first or, as transformers 5 calls it, "format".
+// Returns how GPTQ or AWQ laid out the codes: under the key that each method had first, or under "format", as
+// transformers 5 calls it.
 std::string layout_of(const json& config, const char* key, const char* otherwise) {
   for (const char* name : {key, "format"})
     if (const std::string layout = text_of(config, name); !layout.empty()) return lower_case(layout);
   return otherwise;
 }
 
-// How a method's modules are found and opened.
+// This says how the modules of a method are found and opened.
 struct Method {
   std::string name;
-  std::vector<std::string> suffixes;  // a module with one of these tensors is quantised
+  std::vector<std::string> suffixes;  // A module with one of these tensors is quantised.
   std::function<std::unique_ptr<PackedLinear>(const TensorFiles&, const Place&)> open;
 };
 
-// The weights' part of every group of compressed-tensors that quantises weights.
+// Returns the weights' part of every group of compressed-tensors that quantises weights.
 std::vector<json> quantised_weights(const json& config) {
   std::vector<json> all;
   if (const auto groups = config.find("config_groups"); groups != config.end() && groups->is_object())
@@ -75,7 +76,7 @@ std::vector<int> widths_of(const json& config, const std::string& where) {
   return {widths.begin(), widths.end()};
 }
 
-// Says whether a configuration quantises no weight. llm-compressor and ModelOpt write such a one where the cache alone
+// Tells whether a configuration quantises no weight. llm-compressor and ModelOpt write such a one where only the cache
 // is quantised.
 bool keeps_weights(const json& config) {
   const std::string name = text_of(config, "quant_method");
@@ -92,7 +93,7 @@ void check_not_sparse(const json& config, const std::string& where) {
         where, foreign(format));
 }
 
-// The keys by which earlier writers of AWQ and GPTQ said what they are and how they group, in today's words.
+// Converts the keys of earlier writers of AWQ and GPTQ to today's keys.
 void use_todays_keys(json& config) {
   const bool awq = config.contains("w_bit") || config.contains("q_group_size");
   if (awq && !config.contains("group_size")) config["group_size"] = config.value("q_group_size", json());
@@ -102,7 +103,7 @@ void use_todays_keys(json& config) {
   if (config.contains("desc_act") || config.contains("checkpoint_format")) config["quant_method"] = "gptq";
 }
 
-// GPTQ's first writers and AutoAWQ's said how a folder is quantised in a file of its own.
+// GPTQ's first writers and AutoAWQ wrote the configuration to a file of its own.
 struct Stated {
   json config;
   std::string file;
@@ -119,7 +120,7 @@ std::optional<Stated> stated_beside(const TextFiles& texts) {
   return std::nullopt;
 }
 
-// ModelOpt says it in a file of its own too, in other words.
+// ModelOpt writes it to a file of its own too, with other keys.
 void take_modelopts_file(json& config, TextFiles& texts) {
   constexpr const char* kFile = "hf_quant_config.json";
   const auto text = config.is_object() && !config.contains("quantization_config") ? texts.read(kFile) : std::nullopt;
@@ -137,8 +138,8 @@ bool has_codes(const TensorFiles& files) {
   return std::ranges::any_of(files.names(), [](const std::string& name) { return name.ends_with(".qweight"); });
 }
 
-// Every "group_size" of a configuration: the one of all, those of compressed-tensors' config_groups, those of GPTQ's
-// "dynamic" rules. -1 and null are the row.
+// Finds every "group_size" of a configuration: the general one, those of compressed-tensors' config_groups, those of
+// GPTQ's "dynamic" rules. -1 and null mean the row.
 void find_group_sizes(const json& config, std::set<int>& sizes) {
   for (const auto& [key, value] : config.items()) {
     if (key == "group_size" && value.is_number_integer() && value > 0 && value <= std::numeric_limits<int>::max())
@@ -175,7 +176,8 @@ Method method_of(const json& config, const std::string& where) {
           }};
 }
 
-// The module that holds a linear: its own, or one of q, k, v or of gate, up together. Empty if it is not quantised.
+// Finds the module that holds a linear: its own, or one of q, k, v or of gate, up together. The result is empty if the
+// linear is not quantised.
 Place place_of(const ModelConfig& c, LinearId id, const TensorFiles& files, const std::vector<std::string>& suffixes) {
   const auto has = [&](const std::string& module) {
     for (const std::string& suffix : suffixes)
@@ -197,7 +199,7 @@ Place place_of(const ModelConfig& c, LinearId id, const TensorFiles& files, cons
   return {};
 }
 
-// compressed-tensors may quantise activations too, which reading the weights does not.
+// compressed-tensors may quantise activations too, which reading the weights ignores.
 bool quantises_activations(const json& config) {
   if (const auto groups = config.find("config_groups"); groups != config.end() && groups->is_object())
     for (const auto& [name, group] : groups->items())
@@ -206,11 +208,12 @@ bool quantises_activations(const json& config) {
   return false;
 }
 
-// compressed-tensors wrote its configuration under another key in its first days.
+// compressed-tensors first wrote its configuration under another key.
 void rename_older_key(json& config, TextFiles& texts) {
   constexpr const char* kOlder = "compression_config";
   if (!config.is_object() || config.contains("quantization_config") || !config.contains(kOlder)) return;
-  if (!config[kOlder].is_object() || !config[kOlder].contains("quant_method")) return;  // what is sparse alone
+  // This one is about sparsity alone.
+  if (!config[kOlder].is_object() || !config[kOlder].contains("quant_method")) return;
   config["quantization_config"] = config[kOlder];
   config.erase(kOlder);
   texts.put("config.json", config.dump(2));
@@ -220,7 +223,7 @@ bool quantises_cache(const json& config) {
   return config.contains("kv_cache_scheme") && !config["kv_cache_scheme"].is_null();
 }
 
-// One line for each reason why codes were decoded.
+// Returns one line for each reason why codes were decoded.
 std::vector<std::string> notes_of(const json& config, const std::map<std::string, int>& decoded) {
   std::vector<std::string> notes;
   for (const auto& [why, count] : decoded)
@@ -234,9 +237,9 @@ std::vector<std::string> notes_of(const json& config, const std::map<std::string
   return notes;
 }
 
-// A folder as it is, but for how it may be quantised.
+// Opens a folder as it is and checks the rest of its configuration.
 ModelSource open_plain(ModelSource source, const json& quantisation) {
-  load_config(source.texts);  // what is wrong with it is said before anything about the weights
+  load_config(source.texts);  // Errors in the config are reported before any about the weights.
   source.tensors = std::make_shared<const Safetensors>(Safetensors::open(source.texts.name()));
   if (quantisation.is_null())
     check(
@@ -249,7 +252,7 @@ ModelSource open_plain(ModelSource source, const json& quantisation) {
   return source;
 }
 
-// The linears that the method quantised, in our formats.
+// Reads the linears that the method quantised, in our formats.
 void read_linears(ModelSource& source, const Method& how, const json& quantisation, const std::string& where) {
   const ModelConfig model = load_config(source.texts);
   std::map<std::string, int> decoded;

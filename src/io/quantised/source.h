@@ -1,4 +1,5 @@
-// A Hugging Face folder whose linears GPTQ, AWQ or compressed-tensors quantised, as a source (io/model_source.h).
+// This file opens a Hugging Face folder whose linears GPTQ, AWQ or compressed-tensors quantised, as a source
+// (io/model_source.h).
 #pragma once
 #include <string>
 
@@ -6,8 +7,8 @@
 
 namespace fidelio::quantised {
 
-// A folder that nobody quantised, or fidelio did, comes as it is; so does one of another method, which reading its
-// config.json refuses by name.
+// Opens a folder. One that nobody quantised, or that fidelio did, is opened as it is. So is one of another method,
+// which reading its config.json refuses by name.
 ModelSource open_source(const std::string& folder);
 
 }  // namespace fidelio::quantised

@@ -14,7 +14,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Names are compared in small letters and without "_", "-", "." and blanks: Qwen3NextForCausalLM, qwen3_next and
+// Names are compared in lower case and without "_", "-", "." and blanks, so Qwen3NextForCausalLM, qwen3_next and
 // qwen3next begin alike.
 std::string plain_name(std::string_view name) {
   std::string plain;
@@ -28,10 +28,11 @@ constexpr std::string_view kSmall = "Qwen2.5 (0.5B to 72B), SmolLM2 or Llama 3.2
 constexpr std::string_view kMixture = "Qwen3-30B-A3B (Qwen3MoeForCausalLM) or Mixtral";
 
 struct Unserved {
-  // How plain names begin, apart by blanks; one that ends in $ is a whole name. Of rows that fit, the longest counts.
+  // These are beginnings of plain names, separated by blanks; one that ends in $ is a whole name. If several rows
+  // match, the longest counts.
   std::string_view begins;
-  std::string_view what;     // behind "it"
-  std::string_view nearest;  // behind "The nearest that works:"
+  std::string_view what;     // It follows "it".
+  std::string_view nearest;  // It follows "The nearest that works:".
 };
 
 constexpr Unserved kModels[] = {
@@ -148,9 +149,10 @@ const Unserved* find_row(std::span<const Unserved> rows, std::string_view name) 
 
 constexpr std::string_view kAdd = "CONTRIBUTING.md (\"A model family\") says how to add one";
 
-// The table tells what other programs' files hold, and how it becomes safetensors. The first that is there is told.
+// This table tells what the files of other programs hold, and how to convert them to safetensors. The first row that
+// matches is used.
 struct OtherFiles {
-  std::string_view begins, ends;  // of a file's name
+  std::string_view begins, ends;  // They match the name of a file.
   std::string_view what, remedy;
 };
 constexpr std::string_view kConvert =
@@ -184,7 +186,7 @@ std::set<std::string> file_names(const std::string& folder) {
   return names;
 }
 
-// A folder of folders: the first of them that holds a model.
+// Returns the first inner folder that holds a model.
 std::string model_within(const std::string& folder, const std::set<std::string>& names) {
   std::error_code ignored;
   for (const std::string& name : names)

@@ -1,4 +1,4 @@
-// These tests check what people are told whose model cannot be served here.
+// These tests check the messages for people whose model cannot be served here.
 #include "io/unserved/unserved.h"
 
 #include <gmock/gmock.h>
@@ -78,7 +78,7 @@ TEST(Unserved, ModelsAreKnownByEachOfTheirNames) {
             "; supported are those; CONTRIBUTING.md (\"A model family\") says how to add one");
 }
 
-// A row that begins like a family's own name would be told of a model that is read.
+// A row that begins like the name of a supported family would be shown for a model that can be read.
 TEST(Unserved, NoSupportedFamilyIsTakenForAnother) {
   for (const Family& family : families()) {
     const std::string config = R"({"architectures":[")" + std::string(family.class_name) + R"("],"model_type":")" +
@@ -92,7 +92,7 @@ TEST(Unserved, ConfigsAreRefusedWithIt) {
       refusal_of_config(R"({"architectures":["Qwen3NextForCausalLM"],"model_type":"qwen3_next"})"),
       AllOf(HasSubstr("m/config.json: architecture Qwen3NextForCausalLM is not supported: it mixes gated delta"),
             HasSubstr("nearest that works: Qwen3")));
-  // The class has a name of its own; the family is known by its type.
+  // The class has an unknown name, and the family is recognised by its type.
   EXPECT_THAT(refusal_of_config(R"({"architectures":["OwnForCausalLM"],"model_type":"deepseek_v2"})"),
               AllOf(HasSubstr("OwnForCausalLM"), HasSubstr("latent attention")));
   EXPECT_THAT(refusal_of_config(R"({"architectures":["LlamaForSequenceClassification"],"model_type":"llama"})"),
@@ -125,7 +125,7 @@ TEST(Unserved, QuantisersAreNamedWithWhatToDo) {
   for (const auto& [method, says] : methods)
     EXPECT_THAT(by(method), AllOf(HasSubstr(std::string("quantised already, by ") + method), HasSubstr(says),
                                   HasSubstr("Read are gptq, awq, compressed-tensors of integers, and GGUF")));
-  // MLX writes the same twice, without a method.
+  // MLX writes the same object twice, without a method.
   EXPECT_THAT(refusal(R"("quantization":{"group_size":64,"bits":4},"quantization_config":{"group_size":64,"bits":4})"),
               AllOf(HasSubstr("by mlx"), HasSubstr("MLX's")));
   EXPECT_THAT(refusal(R"("quantization":{"group_size":64,"bits":4})"), HasSubstr("by mlx (key \"quantization\")"));

@@ -7,7 +7,7 @@ namespace fidelio::serve {
 
 namespace {
 
-// Names a form; the name includes what stands before the form.
+// Returns the name of a form, which includes what may stand before the form.
 std::string name_of_form(const std::string& key, const BeforeForm& before) {
   std::string name = before.thinking.opened ? fmt::format("opened {}, ", before.thinking.opened->end) : "";
   if (name.empty())
@@ -44,7 +44,7 @@ std::shared_ptr<Constraint> AnswerFormats::get(const std::string& form, const st
                                                const BeforeForm& before) {
   const std::string key = name_of_form(form, before);
   if (auto kept = find(key)) return kept;
-  // It takes long: nobody waits for it.
+  // Making it takes long, so no lock is held meanwhile.
   auto made = std::make_shared<grammar::TokenConstraint>(grammar::after_thought(make(), before.thinking), tokens_,
                                                          before.marks);
   const std::lock_guard lock(mutex_);
@@ -60,7 +60,7 @@ std::shared_ptr<Constraint> AnswerFormats::get(const std::string& form, const st
 
 namespace {
 
-// A form that cannot be made is refused by the field that asks for it.
+// A form that cannot be made is refused with the name of the field that asks for it.
 std::shared_ptr<Constraint> get_for(const std::string& field, const Forms& formats, const std::string& key,
                                     const std::function<grammar::Grammar()>& make) {
   try {
@@ -74,7 +74,7 @@ std::shared_ptr<Constraint> of_schema(const Json& schema, const std::string& fie
   return get_for(field, formats, "schema " + schema.dump(), [&] { return grammar::schema_grammar(schema); });
 }
 
-// No stop id comes before so many tokens; then nothing is asked.
+// This constraint allows no stop id before a number of tokens, and everything afterwards.
 class NoStopBefore : public Constraint {
  public:
   NoStopBefore(int64_t tokens, int64_t vocabulary, const std::vector<int32_t>& stop_ids)
@@ -105,7 +105,8 @@ Json schema_in(const std::string& text, const std::string& field) {
   }
 }
 
-// {"json": a schema or its text} or {"regex"} or {"choice": some texts} or {"json_object": true}, as vLLM's clients say it.
+// Reads {"json": a schema or its text}, {"regex"}, {"choice": some texts} or {"json_object": true}, as vLLM's clients
+// send them.
 std::shared_ptr<Constraint> of_structured_outputs(const Fields& fields, const Forms& formats) {
   const Json& all = *fields.find("structured_outputs");
   const Fields inside(all, "structured_outputs");
@@ -189,7 +190,7 @@ std::shared_ptr<Constraint> read_tool_choice(const Fields& fields, const Forms& 
     if (!own || (!name.empty() && *own != name)) continue;
     const Json* parameters = function.find("parameters");
     Json arguments = parameters && !parameters->empty() ? *parameters : Json{{"type", "object"}};
-    // References are from the root of the parameters, which are a document of their own.
+    // References are resolved from the root of the parameters, which are a document of their own.
     if (arguments.is_object() && !arguments.contains("$id")) arguments["$id"] = fmt::format("tool:{}", calls.size());
     calls.push_back({{"type", "object"},
                      {"properties", {{"name", {{"const", *own}}}, {"arguments", arguments}}},

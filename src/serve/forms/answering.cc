@@ -31,7 +31,7 @@ std::unique_ptr<AnswerForm> form_of(const Call& call, std::shared_ptr<const Serv
   }
 }
 
-// Errors are told in the form of whoever asks at this path.
+// Errors have the form of this path.
 std::string_view route_path(Route route) {
   return route == Route::messages ? "/v1/messages" : is_ollama(route) ? "/api/" : "";
 }
@@ -58,7 +58,7 @@ void Answering::start() {
   exchange_->on_gone([weak = weak_from_this()] {
     if (const auto answering = weak.lock()) answering->cancel();
   });
-  if (over_) return;  // the client left while its request was read
+  if (over_) return;  // The client left while its request was read.
   try {
     for (size_t prompt = 0; prompt < call_.prompts.size(); ++prompt)
       for (int64_t i = 0; i < call_.best_of; ++i) submit(prompt, i);
@@ -96,7 +96,7 @@ void Answering::submit(size_t prompt, int64_t number) {
   tickets_.push_back(engine_.submit(choice_of(request, number), std::move(listener)));
 }
 
-// Text by itself in completions; in a conversation what it consists of.
+// Returns the parts of a text: for completions the text by itself, for a conversation what it consists of.
 std::vector<Part> Answering::parts_of(Under& under, const std::string& text, bool last) const {
   std::vector<Part> parts;
   if (is_bare(call_.route)) {
@@ -109,7 +109,7 @@ std::vector<Part> Answering::parts_of(Under& under, const std::string& text, boo
   return parts;
 }
 
-// New parts and tokens of a choice: sent, and kept where the whole is told at the end.
+// Sends new parts and tokens of a choice, and keeps them where the whole answer is sent at the end.
 void Answering::tell(Under& under, std::vector<Part> parts, std::vector<Piece> pieces) {
   Choice& choice = under.choice;
   if (streaming_ && (!parts.empty() || !pieces.empty())) {
@@ -151,7 +151,7 @@ void Answering::heard(size_t index, Piece&& piece) {
   const bool thought = under.parts.thinks();
   std::vector<Part> parts = parts_of(under, piece.text, false);
   piece.thought = thought || under.parts.thinks();
-  // Thinking stands first, so that all tokens up to here are of it or of its mark.
+  // Thinking comes first, so all tokens up to here belong to it or to its mark.
   if (piece.thought) usage_.thought += under.tokens - std::exchange(under.thought, under.tokens);
   std::vector<Piece> pieces;
   if (call_.logprobs) {
@@ -163,8 +163,8 @@ void Answering::heard(size_t index, Piece&& piece) {
   if (under.cut) engine_.end(tickets_[index]);
 }
 
-// Of one that was cut the engine may have said more; its client is told of none of that, so that the answer is the same
-// however soon the engine heard.
+// If the answer was cut, the engine may have generated more. The client gets none of that, so the answer is the same
+// however soon the engine stops.
 void Answering::finished(size_t index, Generation&& generation) {
   if (over_) return;
   if (!generation.error.empty()) return failed(RequestError(500, generation.error));
@@ -180,7 +180,7 @@ void Answering::finished(size_t index, Generation&& generation) {
                     static_cast<int64_t>(request.prompt.size()), tokens);
   usage_.completion_tokens += tokens;
   usage_.seconds = seconds_between(start_, Clock::now());
-  // As the prompt is counted: once for all choices, of which the first is the one that may have had to compute it.
+  // Reused tokens are counted as the prompt is: once for all choices. Only the first choice may have had to compute it.
   if (static_cast<int64_t>(index) % call_.best_of == 0) usage_.reused += generation.reused;
   usage_.drafted += generation.drafted;
   usage_.accepted += generation.accepted;
@@ -193,7 +193,7 @@ void Answering::finished(size_t index, Generation&& generation) {
   if (--open_ == 0) complete();
 }
 
-// Of each prompt's choices the n whose tokens are likeliest on average, in that order.
+// Keeps, for each prompt, the n choices whose tokens are likeliest on average, in that order.
 void Answering::keep_the_best() {
   const auto mean = [](const Under& u) { return u.logprob / static_cast<double>(std::max<int64_t>(1, u.tokens)); };
   std::stable_sort(choices_.begin(), choices_.end(), [&](const Under& a, const Under& b) {

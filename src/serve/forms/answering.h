@@ -1,5 +1,6 @@
-// serve: one call under way, from its requests to its last byte. Lives on the event loop, kept by its exchange and its
-// listeners; it ends when all choices have, when the client goes, or when one fails.
+// This file handles one call from its requests to its last byte. An Answering lives on the event loop and is kept alive
+// by its exchange and its listeners. It ends when all choices are complete, when the client leaves, or when one choice
+// fails.
 #pragma once
 #include <chrono>
 #include <memory>
@@ -22,14 +23,14 @@ class Answering : public std::enable_shared_from_this<Answering> {
 
  private:
   using Clock = std::chrono::steady_clock;
-  struct Under {  // a choice under way
+  struct Under {  // This is a choice in progress.
     Choice choice;
     AnswerParts parts;
-    std::optional<TextOffsets> offsets;  // where they are told
-    Clock::time_point newest;            // token; start_ where there is none
-    double logprob = 0;                  // sum over its tokens
+    std::optional<TextOffsets> offsets;  // It exists where offsets are requested.
+    Clock::time_point newest;            // This is the time of the newest token, or start_ if there is none.
+    double logprob = 0;                  // It is the sum over its tokens.
     int64_t tokens = 0, thought = 0;
-    bool cut = false;  // it has all its parts, whatever the engine may still say
+    bool cut = false;  // If true, the choice has all its parts, whatever the engine may still generate.
   };
   void submit(size_t prompt, int64_t number);
   void heard_prompt(size_t index, std::vector<ScoredToken>&& prompt);

@@ -1,4 +1,4 @@
-// A call from its requests to its last byte, with the event loop of the test.
+// These tests follow a call from its requests to its last byte, with an event loop of the test.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -21,7 +21,7 @@ class Answered final : public Exchange {
   bool over = false;
 };
 
-// The loop's work is done by whoever waits.
+// The waiting thread does the work of the loop.
 class OneLoop {
  public:
   OneLoop()
@@ -66,7 +66,7 @@ class OneLoop {
   EngineThread engine_;
 };
 
-// The model is held to twenty calls and asked for one.
+// The model is forced to write twenty calls, and the client asks for one.
 TEST(Answering, EndsAnAnswerAfterTheOneCallThatWasAskedFor) {
   OneLoop loop;
   const char* const calls = R"((<tool_call>\{"name": "f", "arguments": \{\}\}</tool_call>\n){20})";
@@ -93,7 +93,7 @@ TEST(Answering, EndsAnAnswerAfterTheOneCallThatWasAskedFor) {
   int64_t heard = 0;
   for (const Json& event : loop.answer(call).events())
     for (const Json& choice : event["choices"]) heard += choice["delta"].contains("tool_calls");
-  EXPECT_EQ(heard, 2);  // one of each choice
+  EXPECT_EQ(heard, 2);  // Each choice has one.
 }
 
 TEST(Answering, CountsWhatWasThought) {
@@ -110,7 +110,7 @@ TEST(Answering, CountsWhatWasThought) {
                 tokens = whole["usage"]["output_tokens"];
   std::string spelled;
   for (const Json& token : said["logprobs"]) spelled += token["token"].get<std::string>();
-  // One token may bring the end of the mark and the first letter of what is said; it is of the thought.
+  // One token may hold the end of the mark and the first letter of the answer. It belongs to the thought.
   const std::string text = said["text"];
   EXPECT_THAT(spelled, ::testing::AnyOf(text, text.substr(1)));
   EXPECT_EQ(std::ssize(said["logprobs"]), tokens - thought);

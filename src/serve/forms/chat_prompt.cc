@@ -8,7 +8,7 @@
 namespace fidelio::serve {
 namespace {
 
-// Turns a field error of the text layer into the refusal that a client is told.
+// Turns a field error of the text layer into a refusal for the client.
 template <typename Read>
 auto refusing(Read&& read) {
   try {
@@ -25,7 +25,7 @@ Json read_messages(const Fields& fields, const ChatTemplate& chat) {
   return refusing([&] { return wire_messages(*list, chat); });
 }
 
-// Returns whether control tokens in messages are taken for text: for all, or because a request asks for it.
+// Returns whether control tokens in messages are plain text, either for all requests or because this one asks for it.
 bool as_text(const Fields& fields, const ServedModel& model) {
   const bool asked = fields.boolean("sanitize_control_tokens", model.sanitize_control_tokens);
   if (!asked && model.sanitize_control_tokens)
@@ -33,19 +33,19 @@ bool as_text(const Fields& fields, const ServedModel& model) {
   return asked;
 }
 
-// A last message is to be continued if it is marked the way that the services of DeepSeek, Mistral and Kimi have it.
+// A last message is to be continued if it is marked as the services of DeepSeek, Mistral and Kimi mark it.
 bool is_begun(const Json& last) {
   return last["role"] == "assistant" && (last.value("prefix", Json()) == true || last.value("partial", Json()) == true);
 }
 
-// A template closes the last message; what stands behind its text is taken away again.
+// A template closes the last message, so everything after the message's text is cut off again.
 std::string cut_after_last(std::string prompt, const Fields& fields, const Json& messages) {
   const Json& last = messages.back();
   if (last["role"] != "assistant" || !last.contains("content") || !last["content"].is_string())
     fields.refuse("continue_final_message", "false, or a last message of the assistant with text");
   std::string text = last["content"].get<std::string>();
   size_t at = prompt.rfind(text);
-  if (at == std::string::npos) {  // templates trim
+  if (at == std::string::npos) {  // Templates trim texts.
     const size_t begin = text.find_first_not_of(" \t\r\n");
     text = begin == std::string::npos ? "" : text.substr(begin, text.find_last_not_of(" \t\r\n") + 1 - begin);
     at = prompt.rfind(text);
@@ -56,7 +56,7 @@ std::string cut_after_last(std::string prompt, const Fields& fields, const Json&
   return prompt;
 }
 
-// Picks, from the thinking marks of all families, those that this model is known to think between.
+// Picks from the thinking marks of all families those that this model is known to use.
 std::vector<ThinkingMarks> known_marks(const ServedModel& model) {
   std::vector<ThinkingMarks> known;
   for (const ThinkingMarks& marks : thinking_marks())
@@ -66,7 +66,7 @@ std::vector<ThinkingMarks> known_marks(const ServedModel& model) {
   return known;
 }
 
-// `text` is all that stands in the prompt of the answer's own turn, or the whole prompt.
+// `text` is the part of the prompt that belongs to the answer's own turn, or the whole prompt.
 void read_thinking(const ServedModel& model, std::string_view text, ChatPrompt& prompt) {
   const std::vector<ThinkingMarks> known = known_marks(model);
   const std::span<const ThinkingMarks> common = thinking_marks().first(1);
@@ -80,7 +80,7 @@ void read_thinking(const ServedModel& model, std::string_view text, ChatPrompt& 
     prompt.imposed.marks = known;
 }
 
-// A message that is to be continued may have begun a thought and not ended it.
+// A message that is to be continued may have opened a thought without closing it.
 std::optional<ThinkingMarks> thought_in(const std::string& text) {
   for (const ThinkingMarks& marks : thinking_marks()) {
     const size_t begin = text.rfind(marks.begin), end = text.rfind(marks.end);
@@ -106,7 +106,7 @@ ChatPrompt chat_prompt(const Fields& fields, const ServedModel& model, bool boun
   if (const Json* tools = fields.find("tools"); tools != nullptr && !(choice != nullptr && *choice == "none")) {
     refusing([&] { check_wire_tools(*tools); });
     if (!tools->empty()) extra["tools"] = *tools;
-    // A model that is shown no tools calls none: an answer would look as if it had not wanted to.
+    // A model that is shown no tools calls none, and its answer would look as if it had not wanted to.
     if (!tools->empty() && !model.chat->shows_tools() && (choice == nullptr || *choice == "auto"))
       fields.refuse("tools", fmt::format("none, as {}'s chat template shows it no tools; a tool_choice that asks for a "
                                          "call is imposed on the answer all the same",
@@ -128,7 +128,7 @@ ChatPrompt chat_prompt(const Fields& fields, const ServedModel& model, bool boun
   all.tools = extra.contains("tools");
   read_thinking(model, prompt, all);
   if (!continues) return all;
-  // A message that is continued has begun to answer, unless it still thinks.
+  // A continued message has begun to answer, unless it is still inside a thought.
   all.thinking = {.opened = thought_in(messages.back()["content"].get<std::string>())};
   all.imposed = all.thinking;
   return all;

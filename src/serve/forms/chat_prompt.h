@@ -1,4 +1,4 @@
-// serve: messages as chat clients write them, and the prompt that the checkpoint's template makes of them.
+// This file turns the messages that chat clients send into a prompt, by the checkpoint's chat template.
 #pragma once
 #include <cstdint>
 #include <vector>
@@ -10,21 +10,21 @@ namespace fidelio::serve {
 
 struct ChatPrompt {
   std::vector<int32_t> ids;
-  Thinking thinking{};  // how the answer may begin
-  // The same where the answer's form is imposed: there it may think if the prompt has begun a thought, or if the model is
-  // known to think, by its template or its tokens.
+  Thinking thinking{};  // It says how the answer may begin.
+  // This says how an answer with an imposed form may begin. Such an answer may think only if the prompt has opened a
+  // thought, or if the template or the tokens show that the model thinks.
   Thinking imposed{};
-  bool tools = false;  // it shows tools
+  bool tools = false;  // If true, the prompt shows tools.
 };
 
-// Reads messages and tools (text/conversation.h), add_generation_prompt, continue_final_message, chat_template_kwargs and
-// sanitize_control_tokens (text/control_tokens.h). Throws RequestError where the checkpoint has no template; `bounded`: and
-// where the prompt leaves no room for an answer.
+// Reads messages and tools (text/conversation.h), add_generation_prompt, continue_final_message, chat_template_kwargs
+// and sanitize_control_tokens (text/control_tokens.h). Throws RequestError where the checkpoint has no template and, if
+// `bounded`, where the prompt leaves no room for an answer.
 ChatPrompt chat_prompt(const Fields& fields, const ServedModel& model, bool bounded = false);
 
-// Gives the template a variable, unless the chat body gives it one of that name itself.
+// Gives the template a variable, unless the chat body sets one of that name itself.
 void tell_template(Json& chat, const char* name, const Json& value);
-// Asks of the template that the answer does not think, where a chat body says nothing of that itself.
+// Asks the template for an answer without thinking, where a chat body does not mention it itself.
 void leave_thinking_out(Json& chat);
 
 }  // namespace fidelio::serve

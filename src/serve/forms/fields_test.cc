@@ -1,4 +1,5 @@
-// Every field that is known is done or refused by name; what an answer may begin with, and what it goes on from.
+// These tests check that every known field is either supported or refused by name. They also check how an answer may
+// begin and what it continues.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -27,8 +28,8 @@ bool reads_bytes(const Call& call, const std::string& text) {
   return constraint.may_end(state);
 }
 
-// --- fields ------------------------------------------------------------------------------------------------------------
-// What a call asks for, in words; two that differ are answered differently.
+// The tests below are about fields. wish_in returns all that a call asks for as a text; calls with different texts are
+// answered differently.
 std::string wish_in(const Call& c) {
   std::string all = fmt::format("{} {} {} {} {} {} {} {} {}|", c.n, c.best_of, c.stream, c.echo, c.logprobs, c.tools,
                                 c.one_call, c.include_usage, c.repeated.dump());
@@ -44,7 +45,7 @@ std::string wish_in(const Call& c) {
   return all;
 }
 
-// Gives, for a field that some route supports, a value that asks for something that would not happen anyway.
+// Returns, for a field that some route supports, a value that differs from the default behaviour.
 Json sample_of(const std::string& name, uint8_t route) {
   static const Json schema = {{"type", "json_schema"}, {"schema", {{"type", "object"}}}};
   static const Json samples = {{"temperature", 0.5},
@@ -119,7 +120,7 @@ TEST(Requests, HaveNoFieldThatIsDroppedSilently) {
     Route route;
     uint8_t bit;
     std::string text;
-    bool inside = false;  // a field stands in `options`
+    bool inside = false;  // If true, a field stands in `options`.
   };
   const std::string messages = R"("messages": [{"role": "user", "content": "a</s>"}])";
   const std::vector<Body> bodies = {
@@ -155,7 +156,7 @@ TEST(Requests, HaveNoFieldThatIsDroppedSilently) {
         EXPECT_THAT(e.what(), HasSubstr(field.name)) << place;
         ++refused;
       }
-      // A route that does not support the field still takes a value that asks for nothing.
+      // A route that does not support the field still accepts a value that has no effect.
       if (does) continue;
       const Json neutral = *field.neutral == '\0' ? Json() : Json::parse(field.neutral);
       EXPECT_NO_THROW(read_call(route, body_with(field.name, neutral), other, {"quill"})) << place;
@@ -165,7 +166,7 @@ TEST(Requests, HaveNoFieldThatIsDroppedSilently) {
   EXPECT_GT(refused, 300);
 }
 
-// --- thinking ----------------------------------------------------------------------------------------------------------
+// The tests below are about thinking.
 TEST(Requests, ImposeFormsBehindTheThought) {
   ServedModel other = served_quill();
   const std::string body =
@@ -176,7 +177,7 @@ TEST(Requests, ImposeFormsBehindTheThought) {
     return reads_bytes(read_call(Route::chat, body, other, {"quill"}), text);
   };
   const std::string nested = R"({"next": {"next": {}}})", wrong = R"({"next": <think></think>{}})";
-  // The model's template knows of thoughts, has opened one, or has closed it.
+  // The model's template mentions thoughts, has opened one, or has closed it.
   const char *knows = "{# <think> #}", *opens = "<think>\n", *closes = "<think>\n\n</think>\n\n";
   for (const char* text : {"", "<think>I {wonder} </thinks </think>", "<think>\n</think>\n\n"}) {
     EXPECT_TRUE(takes(knows, text + nested)) << text;
@@ -188,7 +189,7 @@ TEST(Requests, ImposeFormsBehindTheThought) {
   EXPECT_FALSE(takes(opens, "I wonder </think> so"));
   EXPECT_TRUE(takes(closes, nested));
   EXPECT_FALSE(takes(closes, "<think></think>" + nested));
-  EXPECT_FALSE(takes("", "[THINK][/THINK]" + nested));  // a model of which nobody knows that it thinks so
+  EXPECT_FALSE(takes("", "[THINK][/THINK]" + nested));  // The model is not known to think with these marks.
 }
 
 TEST(Requests, ContinueWhatTheyBegan) {

@@ -11,7 +11,7 @@ constexpr std::string_view kNone = "it is not done here", kForm = "grammars are 
                            kElsewhere = "this route has no such field";
 
 constexpr KnownField kKnownFields[] = {
-    // These fields are served, each on the routes that its line names.
+    // These fields are supported, each on the routes that its line names.
     {"temperature", kEach | kLo, "", ""},
     {"top_p", kEach | kLo, "", ""},
     {"top_k", kEach | kLo, "", ""},
@@ -163,7 +163,7 @@ bool says_nothing(const Json& value, const KnownField& field) {
   return value == neutral || value == "" || (value == Json(false) && neutral != Json(true));
 }
 
-// Ollama's bodies have words of their own for what other routes do.
+// Ollama's bodies have their own names for features of other routes.
 std::string_view advice_for(const KnownField& field, uint8_t route) {
   if ((route & (kL | kLo)) == 0 || field.routes == 0) return field.advice;
   if (route == kLo) return (field.routes & kL) != 0 ? "it stands beside options" : "no option of this name is done";

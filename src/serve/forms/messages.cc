@@ -15,7 +15,7 @@ const Json* list_of(const Fields& fields, const char* name) {
   return value;
 }
 
-// A string, or blocks of type text joined.
+// Returns a string, or blocks of type text joined.
 std::string text_of(const Fields& where, const char* name, const Json& content) {
   if (content.is_string()) return content.get<std::string>();
   if (!content.is_array()) where.refuse(name, "a string or an array of blocks");
@@ -29,7 +29,7 @@ std::string text_of(const Fields& where, const char* name, const Json& content) 
   return text;
 }
 
-// One message may hold results of tools, which are messages of their own, before what the user says.
+// One message may hold results of tools, which become messages of their own, before the user's text.
 void add_message(Json& messages, const Json& message, size_t number, std::string_view written) {
   const Fields fields(message, fmt::format("messages[{}]", number));
   const std::string role = fields.text("role").value_or("");
@@ -107,8 +107,8 @@ Json tool_choice_of(const Fields& fields, const Json& choice) {
   fields.refuse("tool_choice", "type auto, any, none, or tool with the name of one of the tools");
 }
 
-// "output_config": {"format": {"type": "json_schema", "schema"}}, and "thinking": {"type": "disabled"}, for which templates
-// of families that can leave it have a word.
+// Reads "output_config": {"format": {"type": "json_schema", "schema"}} and "thinking": {"type": "disabled"}, for which
+// the templates of families with optional thinking have a variable.
 void read_configs(const Fields& fields, Json& chat) {
   const auto read_format = [&](const Json& format, const char* place) {
     const Fields one(format, place);
@@ -120,7 +120,8 @@ void read_configs(const Fields& fields, Json& chat) {
   if (const Json* config = fields.find("output_config"))
     if (const Json* format = Fields(*config, "output_config").find("format"))
       read_format(*format, "output_config.format");
-  if (const Json* format = fields.find("output_format")) read_format(*format, "output_format");  // the older name
+  // This is the older name.
+  if (const Json* format = fields.find("output_format")) read_format(*format, "output_format");
   const Json* thinking = fields.find("thinking");
   if (thinking == nullptr || Fields(*thinking, "thinking").text("type") != "disabled") return;
   leave_thinking_out(chat);
@@ -165,7 +166,7 @@ Json chat_body_of_messages(const Json& body, std::string_view text) {
   text.remove_prefix(std::min(text.find_first_not_of(" \t\r\n"), text.size()));
   const std::vector<std::string_view> written = json_elements(json_member(text, "messages"));
   for (size_t i = 0; i < list->size(); ++i) add_message(messages, (*list)[i], i, written.at(i));
-  // An answer that is begun with nothing is not begun.
+  // An empty last message of the assistant does not begin an answer.
   if (messages.size() > 1 && messages.back()["role"] == "assistant" && messages.back()["content"] == "" &&
       !messages.back().contains("tool_calls"))
     messages.erase(messages.size() - 1);

@@ -1,4 +1,4 @@
-// Anthropic's form of answers: https://docs.anthropic.com/en/api/messages and .../messages-streaming.
+// This file writes answers in Anthropic's form: https://docs.anthropic.com/en/api/messages and .../messages-streaming.
 #include "core/foreign/json_text.h"
 #include "serve/forms/answer_form.h"
 #include "serve/forms/messages.h"
@@ -10,7 +10,7 @@ std::string message_event(const Json& value) {
   return "event: " + value["type"].get<std::string>() + "\ndata: " + json_text(value) + "\n\n";
 }
 
-// Clients take an object, whatever the model wrote.
+// Clients accept only an object, whatever the model wrote.
 std::string arguments_of(const Part& call) {
   return call.text.starts_with('{') && is_json(call.text) ? call.text : "{}";
 }
@@ -43,7 +43,7 @@ class MessagesForm final : public AnswerForm {
   std::string opening(const Choice&, const Usage& usage) override {
     return message_event({{"type", "message_start"}, {"message", head(usage)}});
   }
-  // A part of another kind than the one before closes its block and opens one.
+  // A part of another kind than the one before closes the open block and opens a new one.
   std::string delta(const Choice&, const std::vector<Part>& parts, const std::vector<Piece>&) override {
     std::string events;
     for (const Part& part : parts) {

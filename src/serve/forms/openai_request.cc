@@ -31,7 +31,7 @@ void read_logit_bias(const Fields& fields, int64_t vocabulary, std::map<int32_t,
   if (value->size() > kMaxBiases) fields.refuse("logit_bias", fmt::format("at most {} tokens", kMaxBiases));
   for (const auto& [key, amount] : value->items()) {
     const bool digits = !key.empty() && key.size() < 10 && key.find_first_not_of("0123456789") == std::string::npos;
-    const bool twice = key.size() > 1 && key[0] == '0';  // 7 and 07 would be one token
+    const bool twice = key.size() > 1 && key[0] == '0';  // Otherwise 7 and 07 would name one token twice.
     if (!digits || twice || std::stoll(key) >= vocabulary)
       fields.refuse("logit_bias", fmt::format("token ids from 0 to {}", vocabulary - 1));
     if (!amount.is_number() || !(std::abs(amount.get<double>()) <= 100))
@@ -40,13 +40,14 @@ void read_logit_bias(const Fields& fields, int64_t vocabulary, std::map<int32_t,
   }
 }
 
-// The request's own values, those that the checkpoint's authors recommend, and OpenAI's, in this order.
+// Takes the request's own values first, then those that the authors of the checkpoint recommend, then OpenAI's
+// defaults.
 SamplingOptions read_sampling(const Fields& fields, const ServedModel& model) {
   const GenerationDefaults& d = model.defaults;
   SamplingOptions s;
   s.temperature = fields.number("temperature", 0, 100).value_or(d.do_sample == false ? 0 : d.temperature.value_or(1));
   s.top_p = fields.number("top_p", 0, 1).value_or(d.top_p.value_or(1));
-  if (s.top_p == 0) s.top_p = 1e-9;  // the best token alone
+  if (s.top_p == 0) s.top_p = 1e-9;  // This leaves only the best token.
   s.top_k = std::max<int64_t>(0, fields.integer("top_k", -1, INT32_MAX).value_or(d.top_k.value_or(0)));
   s.min_p = fields.number("min_p", 0, 1).value_or(d.min_p.value_or(0));
   s.repetition_penalty =
@@ -101,7 +102,7 @@ std::vector<int32_t> ids_of(const Fields& fields, const Json& list, const Served
   return ids;
 }
 
-// A text, ids, or a list of either.
+// Reads a text, ids, or a list of either.
 std::vector<std::vector<int32_t>> read_prompts(const Fields& fields, const ServedModel& model) {
   const std::string expected = "a string, an array of token ids, or an array of either";
   const Json* prompt = fields.find("prompt");
@@ -134,7 +135,7 @@ void check_length(const std::vector<int32_t>& prompt, const ServedModel& model) 
   if (std::ssize(prompt) >= model.context) refuse_length(fmt::to_string(prompt.size()), model);
 }
 
-// 0 tokens are an answer where a prompt is asked about; -1, which many clients send, is as good as nothing said of chat.
+// 0 tokens are accepted only where the prompt is echoed. -1, which many clients send, sets no limit.
 int64_t read_max_tokens(const Fields& fields, Route route) {
   const bool echo = route == Route::completions && fields.boolean("echo", false);
   for (const char* name : {"max_completion_tokens", "max_tokens"}) {
@@ -145,7 +146,7 @@ int64_t read_max_tokens(const Fields& fields, Route route) {
   return route == Route::completions ? 16 : INT32_MAX;
 }
 
-// {"type": "allowed_tools"}: of the tools those that are named, and its mode as the choice.
+// Reads {"type": "allowed_tools"}: only the tools that it names are kept, and its mode becomes the choice.
 void take_allowed_tools(Json& body) {
   const Fields fields(body);
   const Json* choice = fields.find("tool_choice");
@@ -189,7 +190,7 @@ void read_choices(const Fields& fields, Call& call) {
   if (call.best_of > call.n && call.stream) fields.refuse("best_of", "n where the answer is streamed");
 }
 
-// vLLM's guided_* (its words until 2025) and llama.cpp's json_schema are structured outputs by older names.
+// vLLM's guided_* (its names until 2025) and llama.cpp's json_schema are older names of structured outputs.
 void take_older_words(Json& body) {
   constexpr std::pair<const char*, const char*> kWords[] = {
       {"guided_json", "json"}, {"guided_regex", "regex"}, {"guided_choice", "choice"}, {"json_schema", "json"}};
@@ -222,7 +223,7 @@ void check_model(const std::string& asked, const std::vector<std::string>& names
 namespace {
 
 // A request can say in three ways whether to think: by OpenAI's reasoning_effort, which a template may read, by
-// thinking, as the services of DeepSeek, GLM and Kimi have it, and by enable_thinking, as Qwen's has.
+// `thinking`, as the services of DeepSeek, GLM and Kimi do, and by enable_thinking, as Qwen's does.
 void read_thinking_wish(Json& body) {
   const Fields fields(body);
   const std::string effort = fields.text("reasoning_effort").value_or("");
@@ -237,7 +238,7 @@ void read_thinking_wish(Json& body) {
   if (!effort.empty()) tell_template(body, "reasoning_effort", effort);
 }
 
-// Every route but completions comes to ask in the words of chat.
+// Translates the body of every route except completions into a chat body.
 void say_in_words_of_chat(Route route, Json& body, std::string_view text) {
   if (route == Route::messages) body = chat_body_of_messages(body, text);
   if (route == Route::responses) body = chat_body_of_responses(body);
@@ -260,7 +261,7 @@ Tools tools_in(const Fields& fields) {
   return tools;
 }
 
-// Reads a chat's prompt and options. It returns what may stand in front of the form that an answer must take.
+// Reads the prompt and options of a chat. Returns what may stand before the form that an answer must take.
 BeforeForm read_chat(const Fields& fields, const ServedModel& model, Call& call, GenerationRequest& common,
                      std::vector<std::vector<int32_t>>& prompts) {
   ChatPrompt chat = chat_prompt(fields, model, true);
@@ -280,7 +281,7 @@ BeforeForm read_chat(const Fields& fields, const ServedModel& model, Call& call,
   return before;
 }
 
-// A form, where one is asked for, in place of what the model would say of itself.
+// Imposes a form on the answer if one is asked for, in place of the model's free choice.
 void impose_format(const Fields& fields, const Forms& forms, Call& call, GenerationRequest& common) {
   const bool response = call.route == Route::responses, ollama = is_ollama(call.route);
   if (!is_bare(call.route)) common.constraint = read_tool_choice(fields, forms);
@@ -298,7 +299,8 @@ void impose_format(const Fields& fields, const Forms& forms, Call& call, Generat
   call.tools = false;
 }
 
-// The prompt's text, which an answer's continues: a character that the prompt leaves unfinished stands in the answer's.
+// Returns the text of the prompt, which the answer's text continues. A character that the prompt leaves unfinished
+// belongs to the answer's text.
 std::string text_before(const Tokenizer& tokenizer, std::span<const int32_t> prompt, bool special_in_text) {
   StreamingDetokenizer detokenizer(tokenizer, !special_in_text);
   std::string text;
@@ -310,7 +312,7 @@ std::string text_before(const Tokenizer& tokenizer, std::span<const int32_t> pro
 
 Call read_call(Route route, std::string_view body, const ServedModel& model, const std::vector<std::string>& names) {
   Json object = parse_ordered_json(body, "the body");
-  const Json asked = route == Route::responses ? object : Json();  // what the answer repeats of it
+  const Json asked = route == Route::responses ? object : Json();  // The answer repeats some of its fields.
   OllamaRequest ollama;
   if (is_ollama(route)) {
     ollama = read_ollama(route, object, body, model.chat.has_value());

@@ -1,4 +1,4 @@
-// serve: what a body of a route that generates asks for. Pure: bytes in, requests of the engine out.
+// This file reads the body of a route that generates. It is pure: bytes go in, and requests to the engine come out.
 #pragma once
 #include <string>
 #include <string_view>
@@ -13,24 +13,25 @@ namespace fidelio::serve {
 
 enum class Route : uint8_t { completions, chat, messages, responses, ollama_chat, ollama_generate, ollama_raw };
 inline bool is_ollama(Route route) { return route >= Route::ollama_chat; }
-// These routes continue a text as it is: there is no conversation, whose answer would have parts.
+// These routes continue a text as it is. There is no conversation, so the answer has no parts.
 inline bool is_bare(Route route) { return route == Route::completions || route == Route::ollama_raw; }
 
 struct Call {
   Route route = Route::completions;
-  std::string model;  // as it is served
+  std::string model;  // It is the name under which the model is served.
   bool stream = false, include_usage = false, echo = false;
   bool logprobs = false;
-  Json repeated{};  // of the body, in a response
-  // How the answer is taken apart (serve/parts/answer_parts.h); `tools`: calls are looked for, of these.
+  Json repeated{};  // These are fields of the body that a response repeats.
+  // These fields say how the answer is taken apart (serve/parts/answer_parts.h). If `tools`, calls of known_tools are
+  // searched.
   Thinking thinking{};
   bool tools = false, one_call = false;
   Tools known_tools{};
-  int64_t n = 1, best_of = 1;  // choices told and computed, of each prompt
-  // They are each prompt's first choice; choice_of makes the others. There are none where an Ollama client asks for
-  // nothing but that the model is loaded.
+  int64_t n = 1, best_of = 1;  // These are the choices returned and the choices computed, for each prompt.
+  // These are the first choices of each prompt; choice_of makes the others. The list is empty where an Ollama client
+  // only asks for the model to be loaded.
   std::vector<GenerationRequest> prompts;
-  std::vector<std::string> prompt_texts;  // where they are echoed
+  std::vector<std::string> prompt_texts;  // They are kept where they are echoed.
   int64_t prompt_tokens() const {
     int64_t sum = 0;
     for (const GenerationRequest& request : prompts) sum += static_cast<int64_t>(request.prompt.size());
@@ -38,23 +39,23 @@ struct Call {
   }
 };
 
-// What one request may ask for.
-inline constexpr int64_t kMaxChoices = 128;  // prompts times n
+// The constants below bound one request.
+inline constexpr int64_t kMaxChoices = 128;  // It bounds prompts times n.
 inline constexpr size_t kMaxStops = 16, kMaxStopBytes = 256, kMaxBiases = 1024, kMaxMessages = 4096;
 inline constexpr int64_t kMaxAlternatives = 20;
 
-// Returns a prompt's ids, which leave room for an answer: what is beyond the context is refused before it is encoded
-// whole.
+// Returns the ids of a prompt, which leave room for an answer. A prompt beyond the context is refused before all of it
+// is encoded.
 std::vector<int32_t> encode_prompt(const ServedModel& model, std::string_view text, bool add_special);
 
-// Throws RequestError where the model is called by none of these names.
+// Throws RequestError if none of these names is the model's.
 void check_model(const std::string& asked, const std::vector<std::string>& names);
 
-// Throws RequestError, or Error from JSON, tokenizer and chat template, for what cannot be answered.
+// Reads a body. Throws RequestError, or Error from JSON, tokenizer and chat template, if it cannot be answered.
 Call read_call(Route route, std::string_view body, const ServedModel& model, const std::vector<std::string>& names);
 
-// The request of choice i of a prompt: its seed is the request's for the first, and follows from it for the others, so
-// that choice i is the same whatever n is.
+// Returns the request of choice i of a prompt. The first choice has the request's seed, and the seeds of the others
+// follow from it, so choice i is the same whatever n is.
 GenerationRequest choice_of(const GenerationRequest& first, int64_t i);
 
 }  // namespace fidelio::serve

@@ -52,7 +52,8 @@ namespace {
 
 std::string event_of(const Json& value) { return "data: " + json_text(value) + "\n\n"; }
 
-// A token's name: its text; of one that is a part of a character, its bytes, as OpenAI spells them.
+// Returns a token's name, which is its text. If the token is a part of a character, it is its bytes, as OpenAI spells
+// them.
 std::string name_of(const ServedModel& model, int32_t id) {
   const std::string& bytes = model.tokens->bytes(id);
   if (bytes.empty()) return model.tokenizer.decode({&id, 1}, false);
@@ -65,7 +66,7 @@ std::string name_of(const ServedModel& model, int32_t id) {
 Json token_of(const ServedModel& model, const TokenScore& score) {
   std::string bytes = model.tokens->bytes(score.id);
   const std::string name = name_of(model, score.id);
-  if (bytes.empty()) bytes = name;  // a special token
+  if (bytes.empty()) bytes = name;  // This is a special token.
   Json list = Json::array();
   for (const char c : bytes) list.push_back(static_cast<unsigned char>(c));
   return {{"token", name}, {"logprob", score.logprob}, {"bytes", list}};
@@ -136,7 +137,7 @@ class OpenAiForm : public AnswerForm {
  protected:
   virtual const char* object(bool chunk) const = 0;
   virtual void add_message(Json& choice, const Choice& c) const = 0;
-  virtual Json bare(int64_t index) const = 0;  // a choice of a chunk that says nothing
+  virtual Json bare(int64_t index) const = 0;  // It makes a choice of a chunk without content.
   virtual Json logprobs(const std::vector<Piece>& pieces) const = 0;
   static std::string reason(const Choice& c) {
     return c.finish_reason == "stop" && c.called() ? "tool_calls" : c.finish_reason;
@@ -152,7 +153,7 @@ class OpenAiForm : public AnswerForm {
   std::string chunk(Json choice) const {
     Json all = head(true);
     all["choices"] = Json::array({std::move(choice)});
-    if (e_.include_usage) all["usage"] = nullptr;  // it comes last
+    if (e_.include_usage) all["usage"] = nullptr;  // The usage comes last.
     return event_of(all);
   }
   Envelope e_;
@@ -177,7 +178,7 @@ class CompletionForm final : public OpenAiForm {
   Json bare(int64_t index) const override {
     return {{"index", index}, {"text", ""}, {"logprobs", nullptr}, {"finish_reason", nullptr}};
   }
-  // Parallel arrays. The first token of a prompt has no probability.
+  // Returns parallel arrays. The first token of a prompt has no probability.
   Json logprobs(const std::vector<Piece>& pieces) const override {
     if (pieces.empty()) return nullptr;
     Json tokens = Json::array(), logprobs = Json::array(), best = Json::array(), offsets = Json::array();

@@ -1,4 +1,5 @@
-// Bodies of requests: whatever stands in a field, the answer is a call or a refusal, never a failure of the server.
+// These tests vary request bodies. Whatever value a field has, the result is a call or a refusal, never a failure of
+// the server.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -18,7 +19,7 @@ struct Example {
   Route route;
   const char* body;
 };
-// Between them every field that is read, each with a value that is taken.
+// Together these bodies have every field that is read, each with a valid value.
 const std::vector<Example> kExamples = {
     {Route::completions,
      R"({"model": "quill", "prompt": ["a", [1, 2]], "echo": true, "logprobs": 2, "n": 1, "best_of": 2,
@@ -81,7 +82,7 @@ const std::vector<Example> kExamples = {
       "tool_choice": {"type": "allowed_tools", "mode": "required", "tools": [{"type": "function", "name": "f"}]}})"},
 };
 
-// Every place in a body, the deepest included.
+// Collects every place in a body, including the deepest.
 void add_places(const Json& value, const Json::json_pointer& at, std::vector<Json::json_pointer>& all) {
   if (!at.empty()) all.push_back(at);
   if (value.is_object())
@@ -128,7 +129,7 @@ TEST(Requests, WithAnythingAnywhereAreTakenOrRefused) {
         } catch (const Error& e) {
           ++refused;
           EXPECT_STRNE(e.what(), "");
-        } catch (const std::exception& e) {  // would be answered with 500
+        } catch (const std::exception& e) {  // The server would answer it with 500.
           ADD_FAILURE() << place.to_string() << " = " << other << ": " << e.what();
         }
       }
@@ -170,7 +171,7 @@ TEST(Requests, SayTheSameInManyWays) {
   const std::string plain = prompt_of(R"([{"role": "system", "content": "s"}, {"role": "user", "content": "u"}])");
   EXPECT_THAT(plain, HasSubstr("system: s\nuser: u\n"));
   EXPECT_EQ(prompt_of(R"([{"role": "developer", "content": "s"}, {"role": "user", "content": "u"}])"), plain);
-  // As a client gives an answer back that called a tool.
+  // A client sends an answer that called a tool back in this form.
   EXPECT_THAT(prompt_of(R"([{"role": "user", "content": "u"}, {"role": "assistant", "content": null, "refusal": null,
     "tool_calls": [{"id": "1", "type": "function", "function": {"name": "f", "arguments": ""}}]}])"),
               HasSubstr("user: u\nassistant: \n"));
@@ -239,7 +240,7 @@ TEST(Requests, OfMessagesHaveAFormAndASystemsMessageAnywhere) {
     EXPECT_THROW(read(std::string(R"(, "output_config": )") + wrong), RequestError) << wrong;
 }
 
-// The refusal of a body, which there must be.
+// Returns the refusal of a body, which must exist.
 std::string refusal_of(Route route, const std::string& fields) {
   try {
     read_call(route, "{" + fields + "}", model(), {"quill"});
@@ -405,7 +406,7 @@ TEST(Requests, RefuseToolsThatTheModelWouldNotSee) {
       EXPECT_EQ(e.status(), 400);
       EXPECT_THAT(e.what(), HasSubstr("tools: expected none, as quill's chat template shows it no tools"));
     }
-  // Nothing is lost where no call is wanted, or one is imposed.
+  // Nothing is lost where no call is wanted, or where one is imposed.
   EXPECT_EQ(read(R"(, "tool_choice": "none")").prompts[0].constraint, nullptr);
   EXPECT_NE(read(R"(, "tool_choice": "required")").prompts[0].constraint, nullptr);
   other.chat->set_with_tools("{{ tools | tojson }}");
@@ -492,7 +493,7 @@ TEST(Requests, ImposeToolsWhoseParametersReferToThemselves) {
   }
 }
 
-// Of forms as large as they may be, few are kept.
+// Few forms are kept if they are as large as they may be.
 TEST(Requests, OfManyLargeFormsDoNotFillTheMemory) {
   AnswerFormats formats(std::make_shared<grammar::TokenTree>(std::vector<std::string>{"a"}));
   std::vector<std::weak_ptr<Constraint>> all;

@@ -10,7 +10,7 @@
 namespace fidelio::serve {
 namespace {
 
-// Whoever refers to what is stored elsewhere would get an answer to less than was said.
+// A request that refers to stored items would be answered without them, so it is refused.
 void refuse_what_is_stored(const Fields& fields) {
   for (const char* stored : {"previous_response_id", "conversation", "prompt"})
     if (fields.find(stored) != nullptr)
@@ -20,7 +20,7 @@ void refuse_what_is_stored(const Fields& fields) {
   fields.boolean("store", false);
 }
 
-// A text, or parts of type input_text and output_text joined.
+// Returns a text, or the joined parts of type input_text and output_text.
 std::string text_of_parts(const Fields& item, const std::string& place, const char* name) {
   const Json* content = item.find(name);
   if (content != nullptr && content->is_string()) return content->get<std::string>();
@@ -37,7 +37,7 @@ std::string text_of_parts(const Fields& item, const std::string& place, const ch
   return text;
 }
 
-// A call belongs to what the assistant said before it; several make one message.
+// A call belongs to the assistant's text before it; several calls make one message.
 void add_function_call(Json& messages, const Fields& item) {
   const std::string name = item.text("name").value_or(""), arguments = item.text("arguments").value_or("");
   if (name.empty()) item.refuse("name", "a name");
@@ -49,7 +49,7 @@ void add_function_call(Json& messages, const Fields& item) {
                                            {"function", {{"name", name}, {"arguments", arguments}}}});
 }
 
-// Returns the thought in an item of type reasoning: some templates show it again while tools are called.
+// Returns the thought in an item of type reasoning. Some templates show it again while tools are called.
 std::string thought_of(const Fields& item) {
   std::string text;
   const Json* content = item.find("content");
@@ -61,7 +61,7 @@ std::string thought_of(const Fields& item) {
   return text;
 }
 
-// A thought belongs to what the assistant says or calls after it.
+// A thought belongs to the assistant's text or call after it.
 void add_item(Json& messages, const Json& item, size_t number, std::string& thought) {
   const std::string place = fmt::format("input[{}]", number);
   const Fields fields(item, place);
@@ -105,7 +105,7 @@ Json messages_of_input(const Fields& fields) {
   return messages;
 }
 
-// {"type": "function", "name", "description", "parameters", "strict"}, which chat has one level deeper.
+// Reads {"type": "function", "name", "description", "parameters", "strict"}, which chat bodies have one level deeper.
 Json functions_of(const Fields& fields) {
   const Json* list = fields.find("tools");
   Json tools = Json::array();
@@ -164,7 +164,7 @@ void read_text_format(const Fields& fields, Json& chat) {
   chat["response_format"]["json_schema"] = {{"schema", *schema}};
 }
 
-// Of what can be included there is one thing here.
+// Only one of the values that can be included is supported here.
 void read_include(const Fields& fields, Json& chat) {
   chat["logprobs"] = fields.integer("top_logprobs", 0, kMaxAlternatives).value_or(0) > 0;
   const Json* include = fields.find("include");

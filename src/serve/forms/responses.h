@@ -1,16 +1,17 @@
-// serve: OpenAI's Responses API, said in the words of its chat completions. Nothing is stored: a request holds its whole
-// conversation as input, and whatever refers to an earlier answer is refused.
+// This file translates OpenAI's Responses API into the form of its chat completions. Nothing is stored: a request holds
+// its whole conversation as input, and references to earlier answers are refused.
 #pragma once
 #include "engine/sampler.h"
 #include "serve/http/fields.h"
 
 namespace fidelio::serve {
 
-// The chat body that asks for the same: instructions, items of input, flat tools, tool_choice, text.format. Throws
+// Returns the equivalent chat body: instructions, items of input, flat tools, tool_choice, text.format. Throws
 // RequestError naming the field.
 Json chat_body_of_responses(const Json& body);
 
-// What an answer repeats of its request, which chat_body_of_responses has taken; of temperature and top_p what they are.
+// Returns the fields of the request that an answer repeats, after chat_body_of_responses has accepted it. temperature
+// and top_p are given with the values in use.
 Json repeated_in_response(const Json& body, const SamplingOptions& sampling);
 
 }  // namespace fidelio::serve

@@ -1,4 +1,5 @@
-// OpenAI's form of responses: https://platform.openai.com/docs/api-reference/responses and .../responses-streaming.
+// This file writes answers in OpenAI's form of responses: https://platform.openai.com/docs/api-reference/responses and
+// .../responses-streaming.
 #include <ctime>
 
 #include "serve/forms/answer_form.h"
@@ -14,12 +15,12 @@ Json usage_of_response(const Usage& usage) {
           {"total_tokens", usage.prompt_tokens + usage.completion_tokens}};
 }
 
-// An answer is a list of items: what was thought, a message, a call. The last one is open while words come for it.
+// An answer is a list of items: a thought, a message, a call. The last item is open while text arrives for it.
 class ResponsesForm final : public AnswerForm {
  public:
   explicit ResponsesForm(Envelope envelope) : e_(std::move(envelope)) {}
 
-  // What a stream ends with.
+  // This is the response with which a stream ends.
   std::string whole(const std::vector<Choice>& choices, const Usage& usage) override {
     const Choice& c = choices[0];
     delta(c, c.parts, c.pieces);
@@ -35,7 +36,7 @@ class ResponsesForm final : public AnswerForm {
   std::string delta(const Choice&, const std::vector<Part>& parts, const std::vector<Piece>& pieces) override {
     for (const Piece& piece : pieces)
       if (piece.thought)
-        untold_ = Json::array();  // thinking stands first: they were its mark
+        untold_ = Json::array();  // Thinking comes first, so these tokens belonged to its mark.
       else
         untold_.push_back(scored_token(*e_.served, piece));
     std::string events;
@@ -161,7 +162,7 @@ class ResponsesForm final : public AnswerForm {
     item_["content"].push_back(part());
     return events + end_item(status);
   }
-  // An answer that says nothing is a message without words, as clients look for one.
+  // An empty answer is a message without text, as clients expect one.
   std::string close_all(const Choice& c) {
     const std::string opened = output_.empty() && !open_ ? open(Part::Kind::text) : "";
     return opened + close(c.finish_reason == "stop" ? "completed" : "incomplete");
@@ -174,7 +175,7 @@ class ResponsesForm final : public AnswerForm {
   Envelope e_;
   Json output_ = Json::array();
   int64_t sequence_ = 0;
-  // The item that is open, its words and their tokens; tokens whose words are yet to come.
+  // These are the open item, its text and the tokens of that text, and tokens whose text is still to come.
   bool open_ = false;
   Part::Kind kind_ = Part::Kind::text;
   Json item_{};

@@ -1,4 +1,5 @@
-// Answers in the form of OpenAI's responses: the events of a stream in their order, and the whole that they end with.
+// These tests are about answers in the form of OpenAI's responses: the events of a stream in their order, and the whole
+// response with which they end.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -15,7 +16,7 @@ std::unique_ptr<AnswerForm> form_of_response() {
   return responses_form({"resp_1", "quill", "fp_test", 7, loaded.model, false, {{"store", false}}});
 }
 
-// A form's events, with "event:" and type the same.
+// Returns the events of a form and checks that "event:" and type are equal.
 std::vector<Json> events_of(const std::string& bytes) {
   Reply reply;
   reply.body = bytes;
@@ -25,7 +26,7 @@ std::vector<Json> events_of(const std::string& bytes) {
   return events;
 }
 
-// What is drawn by lot is left out.
+// Removes the random ids.
 Json without_ids(Json response) {
   response.erase("completed_at");
   for (Json& item : response["output"]) item.erase("id");
@@ -62,7 +63,7 @@ TEST(Responses, TellTheirItemsAsTheyCome) {
             "created in_progress output_item.added content_part.added reasoning_text.delta reasoning_text.delta "
             "reasoning_text.done content_part.done output_item.done " +
                 text + call + call + text + "completed ");
-  // Each event is of the item that was added last, and that one is done as it stands in the whole.
+  // Each event belongs to the item that was added last, and the finished item equals the one in the whole response.
   const Json response = events.back()["response"];
   Json item;
   int64_t done = 0;

@@ -14,8 +14,8 @@ int64_t beginning_characters(std::string_view text) {
 TextOffsets::TextOffsets(const ServedModel& model, bool special_in_text, std::span<const int32_t> before)
     : model_(&model), text_(model.tokenizer, !special_in_text, before) {}
 
-// The text itself counts, in which a first space or a special token may be left out. While some of it is held back, the
-// characters that begin in the token's own bytes do.
+// Offsets follow the real text, in which a first space or a special token may be left out. While some of the text is
+// held back, the characters that begin in the token's own bytes are counted.
 int64_t TextOffsets::next(int32_t id) {
   const int64_t begin = at_;
   settled_ += beginning_characters(text_.push(id));

@@ -1,4 +1,5 @@
-// serve: where the text of each token begins in a text, in characters, as completions tell it (text_offset).
+// This file computes where the text of each token begins in the whole text, in characters, as completions return it
+// (text_offset).
 #pragma once
 #include <cstdint>
 #include <span>
@@ -9,10 +10,11 @@ namespace fidelio::serve {
 
 class TextOffsets {
  public:
-  // The offsets are of a text that continues what the tokens `before` say; without them, of a text of its own. A model
-  // outlives its offsets.
+  // The offsets are those of a text that continues the tokens `before`, or of a text of its own if there are none. The
+  // model must outlive the offsets.
   TextOffsets(const ServedModel& model, bool special_in_text, std::span<const int32_t> before);
-  // Returns where this token's text begins; for one that only ends a character, the place behind that character.
+  // Returns where the text of this token begins. For a token that only ends a character it is the place after that
+  // character.
   int64_t next(int32_t id);
 
  private:

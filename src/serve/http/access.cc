@@ -15,7 +15,8 @@ bool lists(const std::vector<std::string>& all, std::string_view name) {
   return std::find(all.begin(), all.end(), name) != all.end();
 }
 
-// Takes from a header's host the port, the brackets of an IPv6 address and the dot of the DNS's root; in lower case.
+// Removes from the host of a header the port, the brackets of an IPv6 address and the final dot of the DNS root. The
+// result is in lower case.
 std::string bare_name(std::string_view host) {
   if (host.starts_with('[')) return lower_case(host.substr(1, host.find(']') - 1));
   std::string name = lower_case(host.substr(0, host.find(':')));
@@ -23,21 +24,22 @@ std::string bare_name(std::string_view host) {
   return name;
 }
 
-// The DNS gives names under these to nobody (RFC 6761, 6762, 8375 and ICANN's .internal).
+// The DNS never assigns names under these (RFC 6761, 6762, 8375 and ICANN's .internal).
 bool is_private_name(std::string_view name) {
   for (const std::string_view end : {".localhost", ".local", ".internal", ".home.arpa"})
     if (name.ends_with(end)) return true;
   return false;
 }
 
-// The browser's own word counts too, as a proxy may change Host. Our scheme is not known: the proxy may speak TLS.
+// The browser's Sec-Fetch-Site counts too, as a proxy may change Host. The scheme is not compared, as the proxy may
+// speak TLS.
 bool is_own_page(const Asked& asked) {
   const size_t scheme = asked.origin.find("://");
   return asked.site == "same-origin" ||
          (scheme != std::string_view::npos && asked.origin.substr(scheme + 3) == asked.host);
 }
 
-// Takes from a media type its parameters; in lower case.
+// Removes the parameters of a media type. The result is in lower case.
 std::string bare_type(std::string_view type) {
   const std::string_view bare = type.substr(0, type.find(';'));
   const size_t end = bare.find_last_not_of(" \t");
@@ -49,7 +51,7 @@ Refusal refusal_of_type(const Asked& asked) {
   const std::string type = bare_type(asked.type);
   if (type == "application/json" || type.ends_with("+json")) return {};
   const bool form = type == "application/x-www-form-urlencoded";
-  // The examples of Ollama's pages are curl lines with -d alone; a page that posts a form says its Origin.
+  // The examples of Ollama's pages are curl lines with -d alone. A web page that posts a form sends its Origin.
   if (form && asked.path.starts_with("/api/")) return {};
   return {415,
           fmt::format("Content-Type: expected application/json, found {}{}", foreign(type),

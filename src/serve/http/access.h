@@ -1,6 +1,7 @@
-// serve: who may ask. A server without a key answers whoever reaches it, and a browser reaches what its user reaches. So a
-// page of another site must neither pass for our own (DNS rebinding: the site's name is led to our address, and Host gives
-// it away) nor post to us unseen (Origin gives it away, and so does a body that does not call itself JSON).
+// This file decides who may send requests. A server without a key answers everyone who can reach it, and a browser can
+// reach whatever its user can. A page of another site must therefore neither pass for our own nor post to us unseen. In
+// DNS rebinding the site's name is made to point to our address, and the Host header reveals it. A post is revealed by
+// its Origin, and by a body that does not declare itself to be JSON.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -9,38 +10,40 @@
 
 namespace fidelio::serve {
 
-// Reach says from where a server can be reached, and so what it may be called.
+// Reach says from where a server can be reached, which decides by which names it may be called.
 enum class Reach : uint8_t {
-  here,     // a socket in the file system, or bytes in memory: no browser comes this way
-  machine,  // a loopback address
+  here,     // This is a socket in the file system, or bytes in memory; no browser can reach it.
+  machine,  // This is a loopback address.
   network,
 };
 
 struct Access {
-  bool names = true;                   // Host is looked at; where there is a key, which no other site knows, it is not
-  std::vector<std::string> hosts{};    // further names of this server; "*" = every name there is
-  std::vector<std::string> origins{};  // pages that may ask besides our own (CORS); "*" = every page there is
+  // If true, the Host header is checked. It need not be where there is a key, which no other site knows.
+  bool names = true;
+  std::vector<std::string> hosts{};    // These are further names of this server; "*" allows every name.
+  std::vector<std::string> origins{};  // These are pages that may ask besides our own (CORS); "*" allows every page.
 };
 
-// A request's header says this of who asks.
+// These are the headers of a request that tell who asks.
 struct Asked {
   std::string_view method{}, path{}, host{}, origin{};
-  std::string_view site{};  // Sec-Fetch-Site: how the page's origin relates to ours, in the browser's word
-  std::string_view type{};  // Content-Type
+  std::string_view site{};  // Sec-Fetch-Site is how the browser relates the page's origin to ours.
+  std::string_view type{};  // This is the Content-Type.
 };
 
 struct Refusal {
-  int status = 0;  // 0: there is none
+  int status = 0;  // A status of 0 means that there is no refusal.
   std::string message{}, code{};
 };
 
 Refusal refusal_of(const Access& access, Reach reach, const Asked& asked);
 
-// Says whether a header's "name:port" names a server of this reach. No name counts that a stranger could own in the DNS.
+// Tells whether the "name:port" of a header names a server of this reach. Names that a stranger could own in the DNS do
+// not count.
 bool is_own_name(const Access& access, Reach reach, std::string_view host);
 
-// Returns the lines of an answer's header that let the page that asks read it; "" for one of an origin that is not listed,
-// and for no page at all.
+// Returns the header lines of an answer that let the asking page read it. They are "" for an origin that is not listed,
+// and where no page asks.
 std::string cors_of(const std::vector<std::string>& origins, std::string_view origin);
 
 }  // namespace fidelio::serve

@@ -1,4 +1,4 @@
-// These tests check who may ask: names and pages of strangers, bodies that do not say that they are JSON.
+// These tests check who may send requests: names and pages of strangers, and bodies that do not say that they are JSON.
 #include "serve/http/access.h"
 
 #include <gmock/gmock.h>
@@ -15,7 +15,7 @@ TEST(Access, TakesNamesThatNoStrangerCanOwn) {
   for (const char* host : {"localhost", "LocalHost:8000", "localhost.", "app.localhost:1", "127.0.0.1:8000",
                            "127.9.9.9", "[::1]:8000", "[::1]", ""})
     for (const Reach reach : {Reach::here, Reach::machine, Reach::network}) EXPECT_TRUE(own(reach, host)) << host;
-  // Addresses and private names of a network are no names of a server that none but its own machine reaches.
+  // Addresses and private names of a network are no names of a server that only its own machine can reach.
   for (const char* host : {"192.168.1.7:8000", "[fe80::1]:8000", "0.0.0.0", "fidelio:8000", "box.local", "a.b.internal",
                            "nas.home.arpa:80"}) {
     EXPECT_TRUE(own(Reach::network, host)) << host;
@@ -45,20 +45,20 @@ TEST(Access, RefusesWhatAForeignPageSends) {
   };
   EXPECT_EQ(status({}), 0);
   EXPECT_EQ(status({.origin = "http://localhost:8000"}), 0);
-  EXPECT_EQ(status({.origin = "https://localhost:8000"}), 0);  // a proxy speaks TLS
+  EXPECT_EQ(status({.origin = "https://localhost:8000"}), 0);  // A proxy speaks TLS here.
   for (const char* origin : {"https://evil.example", "http://localhost:3000", "http://localhost", "null", "x",
                              "file://", "http://localhost:8000.evil.example", "http://evil.example/localhost:8000"}) {
     EXPECT_EQ(status({.origin = origin}), 403) << origin;
     EXPECT_EQ(status({.method = "GET", .origin = origin}), 403) << origin;
     EXPECT_EQ(status({.origin = origin, .site = "cross-site"}), 403) << origin;
   }
-  EXPECT_EQ(status({.origin = "https://chat.example", .site = "same-origin"}), 0);  // a proxy gave us another Host
+  EXPECT_EQ(status({.origin = "https://chat.example", .site = "same-origin"}), 0);  // A proxy changed Host here.
   access.origins = {"https://evil.example"};
   EXPECT_EQ(status({.origin = "https://evil.example"}), 0);
   EXPECT_EQ(status({.origin = "https://other.example"}), 403);
   access.origins = {"*"};
   EXPECT_EQ(status({.origin = "null"}), 0);
-  // It does not matter what the server is called where it has a key.
+  // The name of the server does not matter where it has a key.
   EXPECT_EQ(status({.host = "evil.example"}), 403);
   access.names = false;
   EXPECT_EQ(status({.host = "evil.example"}), 0);
@@ -75,7 +75,7 @@ TEST(Access, WantsABodyThatCallsItselfJson) {
                                   std::string("multipart/form-data; boundary=x"), std::string("application/jsonp")})
     EXPECT_EQ(refused(type).status, 415) << type;
   EXPECT_THAT(refused(form).message, HasSubstr("--json"));
-  EXPECT_EQ(refused(form, "/api/chat").status, 0);  // as Ollama's pages have it
+  EXPECT_EQ(refused(form, "/api/chat").status, 0);  // Ollama's pages show it so.
   EXPECT_EQ(refused("text/plain", "/api/chat").status, 415);
   EXPECT_EQ(refusal_of({}, Reach::machine, {.method = "GET", .type = "text/plain"}).status, 0);
 }

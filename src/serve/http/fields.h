@@ -1,5 +1,5 @@
-// serve: the fields of a request's object. A field that is absent or null has its default; one of the wrong type or
-// outside its bounds is refused by name.
+// This file reads the fields of a request's JSON object. A field that is absent or null has its default. One of the
+// wrong type or outside its bounds is refused by name, with RequestError (400).
 #pragma once
 #include <cmath>
 #include <nlohmann/json.hpp>
@@ -10,7 +10,8 @@
 
 namespace fidelio::serve {
 
-using Json = nlohmann::ordered_json;  // tools and schemas are shown to models in the order they came in
+// Order is kept, because tools and schemas are shown to models in the order in which they came.
+using Json = nlohmann::ordered_json;
 
 class Fields {
  public:
@@ -35,7 +36,7 @@ class Fields {
   std::optional<int64_t> integer(const char* name, int64_t low, int64_t high) const {
     const Json* value = find(name);
     if (value == nullptr) return {};
-    // 16.0 is what some clients write for 16.
+    // Some clients write 16.0 for 16.
     const bool whole =
         value->is_number_integer() || (value->is_number_float() && std::abs(value->get<double>()) < 1e15 &&
                                        std::trunc(value->get<double>()) == value->get<double>());

@@ -1,12 +1,13 @@
-// serve: what stands in the header of a request and of an answer.
+// This file reads and writes parts of the headers of requests and answers.
 #pragma once
 #include <string>
 
 namespace fidelio::serve {
 
-// What a request asks for, without the query. A client that takes us for its proxy names us before it.
+// Returns the path that a request asks for, without the query. A client that treats us as its proxy puts our name
+// before it.
 std::string path_of(const std::string& target);
-// The first lines of an answer's header.
+// Returns the first lines of an answer's header.
 std::string head_of(int status, const std::string& type, bool keep_alive, bool old_client);
 
 }  // namespace fidelio::serve

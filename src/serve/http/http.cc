@@ -18,7 +18,8 @@ namespace net = boost::asio;
 using Code = boost::beast::error_code;
 
 constexpr std::chrono::milliseconds kRetry{100};
-constexpr int64_t kSpare = 16;  // connections beyond the limit, which may ask for what is vital
+// This many connections beyond the limit are accepted, which may ask for the vital path.
+constexpr int64_t kSpare = 16;
 
 }  // namespace
 
@@ -30,7 +31,7 @@ void HttpServer::Loop::accept(Acceptor& acceptor) {
       took(Wire::Socket(std::move(socket)));
       return accept(acceptor);
     }
-    retry_timer.expires_after(kRetry);  // no descriptor is free, for one
+    retry_timer.expires_after(kRetry);  // One reason is that no descriptor is free.
     retry_timer.async_wait([this, &acceptor](Code cancelled) {
       if (!cancelled && !stopping) accept(acceptor);
     });
@@ -48,8 +49,9 @@ void HttpServer::Loop::took(End&& end) {
   session->refuse({503, fmt::format("the server has {} connections, which is all it takes", limits.connections)});
 }
 
-// A connection on which nothing is asked gives way to a new one, the one that was silent for longest first. `of_answered`:
-// also one that only waits for its client to take the last answer. False where there is none.
+// Closes an idle connection to make room for a new one: the one that was silent for the longest time. With
+// `of_answered` it may also be one that only waits for its client to take the last answer. Returns false where there is
+// none.
 bool HttpServer::Loop::make_room(bool of_answered) {
   Session* least = nullptr;
   for (Session* session : sessions) {
@@ -87,7 +89,7 @@ HttpServer::HttpServer(HttpLimits limits, Handler handler)
 
 HttpServer::~HttpServer() {
   for (const std::string& path : loop_->socket_files) ::unlink(path.c_str());
-  loop_->stopping = false;  // sessions that go with the loop do not stop it
+  loop_->stopping = false;  // Sessions that are destroyed with the loop do not stop it.
 }
 
 int HttpServer::listen(const std::string& host, int port) {
@@ -126,7 +128,7 @@ void HttpServer::listen_unix(const std::string& path, mode_t mode) {
   if (!error) acceptor->bind(endpoint, error);
   check(!error, "cannot listen on {}: {}", path, error.message());
   loop_->socket_files.push_back(path);
-  // Nobody can connect before listen(), so the mode that umask left is none that anybody could use.
+  // Nobody can connect before listen(), so the mode that umask left cannot be used.
   check(::chmod(path.c_str(), mode) == 0, "--socket {}: cannot set its mode to {:o}: {}", path, mode,
         std::strerror(errno));
   acceptor->listen(net::socket_base::max_listen_connections, error);
@@ -138,13 +140,13 @@ void HttpServer::listen_unix(const std::string& path, mode_t mode) {
 void HttpServer::run() {
   loop_->io.run();
   const std::vector<Session*> all(loop_->sessions.begin(), loop_->sessions.end());
-  for (Session* session : all) session->close();  // those whose time to be answered is over
+  for (Session* session : all) session->close();  // These have not been answered in time.
 }
 void HttpServer::converse(MemoryClient& client) {
   loop_->took(client);
   loop_->io.poll();
   const std::vector<Session*> all(loop_->sessions.begin(), loop_->sessions.end());
-  for (Session* session : all) session->close();  // whose answer is not ready: the client has gone
+  for (Session* session : all) session->close();  // The answers of these are not ready, and their client has left.
   loop_->io.poll();
 }
 void HttpServer::post(std::function<void()> work) { net::post(loop_->io, std::move(work)); }

@@ -1,4 +1,4 @@
-// What a connection answers, by bytes in memory: no socket, no thread, no waiting.
+// These tests check what a connection answers, by bytes in memory: without a socket, a thread or waiting.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -11,7 +11,7 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
-// Repeats the body; at /stream letter by letter, at /later never.
+// This server repeats the body: at /stream letter by letter, at /later never.
 class Echo {
  public:
   std::string ask(std::string_view says, size_t piece = SIZE_MAX) {
@@ -54,7 +54,7 @@ TEST(Http, AnswersPipelinedRequestsWhateverPiecesTheyComeIn) {
   EXPECT_THAT(whole, HasSubstr("1\r\nt\r\n1\r\nw\r\n1\r\no\r\n0\r\n\r\n"));
   EXPECT_THAT(whole, HasSubstr("HTTP/1.1 100 Continue\r\n\r\n"));
   EXPECT_THAT(whole, HasSubstr("Content-Length: 5\r\n\r\nabcde"));
-  EXPECT_THAT(whole, HasSubstr("Connection: close\r\n"));  // HTTP/1.0's
+  EXPECT_THAT(whole, HasSubstr("Connection: close\r\n"));  // HTTP/1.0 has this.
   for (size_t piece = 1; piece < all.size(); piece += piece < 20 ? 1 : 13) EXPECT_EQ(echo.ask(all, piece), whole);
 }
 
@@ -71,7 +71,7 @@ TEST(Http, RefusesWhatIsBeyondALimitAndClosesThen) {
   EXPECT_THAT(echo.ask(post_bytes("/", std::string(2048, 'x'))), StartsWith("HTTP/1.1 200"));
 }
 
-// Read as a body that is not there, what follows would be a request that a proxy before us has not seen.
+// If the body were taken as absent, its bytes would be a request that a proxy before us has not seen.
 TEST(Http, RefusesBodiesCodedInAWayThatItDoesNotRead) {
   Echo echo;
   const auto answer = [&](const std::string& headers) {
@@ -86,7 +86,7 @@ TEST(Http, RefusesBodiesCodedInAWayThatItDoesNotRead) {
   }
   EXPECT_THAT(answer(coding + "chunked\r\nContent-Encoding: gzip\r\n"), StartsWith("HTTP/1.1 415"));
   EXPECT_THAT(answer(coding + "Chunked\r\nContent-Encoding: identity\r\n"),
-              HasSubstr("smuggled"));  // a request of its own
+              HasSubstr("smuggled"));  // It is a request of its own.
 }
 
 TEST(Http, PassesOverOneEmptyLineBeforeARequest) {

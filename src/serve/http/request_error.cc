@@ -7,7 +7,7 @@
 namespace fidelio::serve {
 namespace {
 
-// OpenAI's words: a wrong key and a model that is not there are invalid requests, told apart by status and code.
+// These are OpenAI's words. A wrong key and a missing model are invalid requests, told apart by status and code.
 std::string_view type_of(int status) { return status >= 500 ? "server_error" : "invalid_request_error"; }
 
 }  // namespace

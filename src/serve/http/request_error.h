@@ -1,4 +1,5 @@
-// serve: what is told to a client whose request cannot be answered, in OpenAI's form, or in Anthropic's.
+// This file defines the errors that are sent to a client whose request cannot be answered, in OpenAI's, Anthropic's or
+// Ollama's form.
 #pragma once
 #include <string>
 #include <string_view>
@@ -8,8 +9,8 @@
 
 namespace fidelio::serve {
 
-// An Error that is the client's doing or that a client can wait out, with its HTTP status. Any other Error that meets a
-// client's request while it is read is one of its content: 400.
+// A RequestError is caused by the client, or can be waited out by it, and has an HTTP status. Any other Error that is
+// thrown while a request is read is about its content and becomes 400.
 class RequestError : public Error {
  public:
   RequestError(int status, const std::string& message, std::string param = "", std::string code = "")
@@ -23,17 +24,17 @@ class RequestError : public Error {
   std::string param_, code_;
 };
 
-// {"error": {"message", "type", "param", "code"}}; what a stranger wrote in the message stands there in visible form.
+// Returns {"error": {"message", "type", "param", "code"}}. A stranger's text in the message is made visible (escaped).
 std::string error_body(int status, std::string_view message, const std::string& param = "",
                        const std::string& code = "");
-// {"type": "error", "error": {"type", "message"}}
+// Returns Anthropic's form: {"type": "error", "error": {"type", "message"}}.
 std::string messages_error_body(int status, std::string_view message);
 
 // This is Ollama's form: {"error": message}.
 std::string ollama_error_body(std::string_view message);
 
-// The error is told in the form of whoever asks at this path: Anthropic's for /v1/messages and what is below, Ollama's for
-// what is below /api/, else OpenAI's.
+// Returns the error in the form of the path: Anthropic's for /v1/messages and below, Ollama's below /api/, and OpenAI's
+// elsewhere.
 HttpResponse error_response(std::string_view path, const std::exception& error);
 
 }  // namespace fidelio::serve

@@ -15,13 +15,14 @@ namespace beast = boost::beast;
 namespace http = beast::http;
 
 constexpr std::chrono::milliseconds kWatch{200}, kLinger{2000};
-constexpr int kProbe = 5;                         // of kWatch
-constexpr std::chrono::milliseconds kSlow{2000};  // for a request to come, after which it may be given up for another
+constexpr int kProbe = 5;  // It counts periods of kWatch.
+// A request that takes longer to arrive may be given up for a new connection.
+constexpr std::chrono::milliseconds kSlow{2000};
 
 std::string_view view_of(beast::string_view text) { return {text.data(), text.size()}; }
 
-// A header is refused whose body would be misread. Where a body ends that is coded in another way than a proxy before us takes
-// it to be, its rest would be read as a request of its own, which the proxy has not seen.
+// Refuses a header whose body could be misread. If the body is encoded in another way than a proxy before us assumes,
+// its rest would be read as a request of its own, which the proxy has not seen.
 Refusal refusal_of_coding(const http::request_header<>& header) {
   const size_t codings = header.count(http::field::transfer_encoding);
   if (codings > 1 || (codings == 1 && !beast::iequals(header[http::field::transfer_encoding], "chunked")))
@@ -49,7 +50,7 @@ class SessionExchange final : public Exchange {
     over();
   }
 
-  // Chunks, or for HTTP/1.0, which has none, bytes up to the end of the connection.
+  // Sends chunks or, for HTTP/1.0, which has none, bytes up to the end of the connection.
   void begin_stream(const std::string& type, std::string ping) override {
     if (session_ == nullptr) return;
     ping_ = std::move(ping);
@@ -75,8 +76,8 @@ class SessionExchange final : public Exchange {
     gone_ = std::move(callback);
   }
 
-  // Writes something that says nothing, so that the connection of a client that has gone is reset: an empty interim
-  // answer, or a comment in a stream. False where there is nothing of the kind.
+  // Writes something without content, so the connection of a client that has left is reset: an empty interim answer, or
+  // a comment in a stream. Returns false where nothing of the kind exists.
   bool probe() {
     if (session_ == nullptr) return true;
     if (!begun_ && session_->old_client_) return false;
@@ -101,7 +102,7 @@ class SessionExchange final : public Exchange {
   }
   std::shared_ptr<Session> session_;
   std::function<void()> gone_;
-  bool begun_ = false;  // a stream
+  bool begun_ = false;  // If true, a stream has begun.
   bool lost_ = false;
   std::string ping_;
 };
@@ -160,8 +161,8 @@ Refusal Session::refusal() {
                      view_of(header["Sec-Fetch-Site"]), view_of(header[http::field::content_type])});
 }
 
-// Some clients end a body with a line's end that they do not count (RFC 9112, 2.2). One is passed over, byte by byte as it
-// comes, and no more: whoever sends nothing else is not to be waited for anew each time.
+// Some clients end a body with a line end that they do not count (RFC 9112, 2.2). One such line end is skipped, byte by
+// byte as it arrives, and no more, so a client that sends nothing else cannot restart the wait each time.
 bool Session::skip_empty_line() {
   constexpr std::string_view line = "\r\n";
   if (buffer_.size() == 0 || empty_line_ == line.size()) return false;
@@ -214,7 +215,8 @@ void Session::handle() {
   }
 }
 
-// A browser asks whether it may ask, with which headers. It may: the key is checked when it does.
+// A browser asks in advance whether a page may ask, and with which headers. It may, as the key is checked with the
+// request.
 void Session::answer_preflight(const std::string& headers) {
   HttpResponse response{200, "", "text/plain"};
   response.headers = {{"Access-Control-Allow-Methods", "GET, POST"}, {"Access-Control-Max-Age", "600"}};
@@ -222,9 +224,9 @@ void Session::answer_preflight(const std::string& headers) {
   exchange_->respond(std::move(response));
 }
 
-// Tells the client what it did wrong, unless it is gone or was silent.
+// Tells the client what was wrong with its request, unless it has left or was silent.
 void Session::failed_to_read(Code error) {
-  if (error == http::error::body_limit) {  // it may be known by the header, which is complete then
+  if (error == http::error::body_limit) {  // The limit may be exceeded already by the header, which is complete then.
     cors_ = cors_of(loop_.limits.access.origins, view_of(parser_->get()[http::field::origin]));
     return refuse({413, fmt::format("the body is larger than {} bytes", loop_.limits.body_bytes)});
   }
@@ -243,23 +245,23 @@ void Session::refuse(const Refusal& refusal) {
   exchange_->respond(error_response(path, RequestError(refusal.status, refusal.message, "", refusal.code)));
 }
 
-// One that says nothing more may still wait for its answer. That is asked again and again: it may leave later, which
-// nothing but a write tells.
+// A client that sends nothing more may still wait for its answer. The test is repeated, as the client may leave later,
+// which only a write reveals.
 bool Session::left() {
   const Wire::End end = stream_.other_end();
   if (end != Wire::End::silent) return end == Wire::End::gone;
-  const auto exchange = exchange_;  // a write may end it
+  const auto exchange = exchange_;  // A copy is held, because a write may end the exchange.
   return silent_++ % kProbe == 0 && !exchange->probe();
 }
 
-// While a client waits nothing is read from it, and it may be gone, or think that we are.
+// While a client waits, nothing is read from it. It may have left, or think that we have.
 void Session::watch() {
   watch_.expires_after(kWatch);
   watch_.async_wait([self = weak_from_this()](Code error) {
     const auto session = self.lock();
     if (error || session == nullptr || session->closed_ || session->exchange_ == nullptr) return;
     if (session->left()) return session->close();
-    const auto exchange = session->exchange_;  // a write may end it
+    const auto exchange = session->exchange_;  // A copy is held, because a write may end the exchange.
     if (exchange != nullptr && std::chrono::steady_clock::now() - session->said_ >= session->loop_.limits.silence)
       exchange->ping();
     session->watch();
@@ -270,7 +272,7 @@ void Session::enqueue(std::string bytes) {
   if (closed_) return;
   queued_ += bytes.size();
   said_ = std::chrono::steady_clock::now();
-  // One answer may be larger than what a stream may leave unread; it is bounded by what was asked for.
+  // One answer may be larger than the limit for unread bytes of a stream, as it is bounded by the request.
   if (!queue_.empty() && queued_ > loop_.limits.unsent_bytes) return close();
   queue_.push_back(std::move(bytes));
   if (!writing_) write();
@@ -295,7 +297,7 @@ void Session::write() {
                            });
 }
 
-// The answer is complete; the next request may be read when it has been written.
+// The answer is complete. The next request may be read when it has been written.
 void Session::ended() {
   exchange_.reset();
   watch_.cancel();
@@ -304,8 +306,8 @@ void Session::ended() {
   net::post(loop_.io, [self = shared_from_this()] { self->read(); });
 }
 
-// A connection closed with bytes unread is reset, and the client would lose the answer: what it still sends is read
-// for a while.
+// A connection that is closed with unread bytes is reset, and the client would lose the answer. Its remaining bytes are
+// read for a while.
 void Session::linger() {
   lingering_ = true;
   stream_.shutdown_send();

@@ -1,4 +1,4 @@
-// serve: one connection, and the loop that all of them share. http.cc and session.cc alone use this page.
+// This file defines one connection, and the loop that all connections share. Only http.cc and session.cc include it.
 #pragma once
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
@@ -34,9 +34,10 @@ struct HttpServer::Loop {
   Handler handler;
   Reach reach = Reach::here;
   std::unordered_set<Session*> sessions;
-  int64_t open = 0;  // sessions that are not closed
+  int64_t open = 0;  // It counts the sessions that are not closed.
   bool stopping = false;
-  boost::asio::io_context io{1};  // after what its handlers refer to when they go with it
+  // The context is declared after the members that its handlers refer to when they are destroyed with it.
+  boost::asio::io_context io{1};
   boost::asio::executor_work_guard<boost::asio::io_context::executor_type> work{io.get_executor()};
   std::vector<std::unique_ptr<boost::asio::ip::tcp::acceptor>> acceptors;
   std::vector<std::unique_ptr<boost::asio::local::stream_protocol::acceptor>> local_acceptors;
@@ -44,8 +45,8 @@ struct HttpServer::Loop {
   boost::asio::steady_timer drain_timer{io}, retry_timer{io};
 };
 
-// One connection: a request is read, its answer written, and then the next. Reading and writing alternate, so that one
-// timer of the stream watches both.
+// This is one connection: a request is read, its answer written, and then the next request. Reading and writing
+// alternate, so one timer of the stream covers both.
 class Session : public std::enable_shared_from_this<Session> {
  public:
   using Code = boost::beast::error_code;
@@ -60,7 +61,7 @@ class Session : public std::enable_shared_from_this<Session> {
   ~Session();
 
   void read();
-  // The connection is beyond all that the server takes: it may ask for HttpLimits::vital, and is told 503 at all else.
+  // The connection exceeds the limit of the server. It may ask for HttpLimits::vital and is answered 503 otherwise.
   void read_vital() {
     spare_ = true;
     read();
@@ -70,7 +71,8 @@ class Session : public std::enable_shared_from_this<Session> {
     if (exchange_ == nullptr && queue_.empty() && !receiving_) close();
   }
   void close();
-  // The lowest worth is given up first for a new connection; since() is when it came into that state.
+  // The connection with the lowest worth is closed first to make room; since() is the time when it came into that
+  // state.
   enum class Worth : uint8_t { closed, silent, slow, answered, needed };
   Worth worth() const;
   Clock::time_point since() const { return since_; }
@@ -78,7 +80,7 @@ class Session : public std::enable_shared_from_this<Session> {
  private:
   friend class SessionExchange;
   void received_header(Code error);
-  Refusal refusal();  // of what the header says
+  Refusal refusal();  // It judges the header.
   bool skip_empty_line();
   void read_body();
   void received(Code error);
@@ -98,14 +100,15 @@ class Session : public std::enable_shared_from_this<Session> {
   boost::beast::flat_buffer buffer_{1 << 20};
   std::optional<boost::beast::http::request_parser<boost::beast::http::string_body>> parser_;
   std::deque<std::string> queue_;
-  size_t queued_ = 0, written_ = 0;  // bytes of the queue, and of its front those that are gone
-  size_t empty_line_ = 0;            // bytes of one that were passed over
+  // These are the bytes of the queue, and the bytes of its first entry that are written.
+  size_t queued_ = 0, written_ = 0;
+  size_t empty_line_ = 0;  // It counts the bytes of an empty line that were skipped.
   std::shared_ptr<class SessionExchange> exchange_;
-  std::string cors_;  // header lines of the answer
+  std::string cors_;  // These are header lines of the answer.
   boost::asio::steady_timer watch_;
-  int silent_ = 0;                          // watches since a probe was written
-  Clock::time_point said_{};                // something last
-  Clock::time_point since_ = Clock::now();  // a request is awaited, or read
+  int silent_ = 0;                          // It counts the periods of kWatch since a probe was written.
+  Clock::time_point said_{};                // This is when something was last sent.
+  Clock::time_point since_ = Clock::now();  // Since this time a request is awaited, or read.
   bool writing_ = false, keep_alive_ = false, old_client_ = false, head_only_ = false, receiving_ = false,
        lingering_ = false, spare_ = false, closed_ = false;
 };

@@ -1,5 +1,5 @@
-// serve: what a session reads from and writes to: a socket with its time limits, or bytes in memory, so that tests and
-// fuzzers speak to the very server that clients speak to, without sockets, threads and waiting.
+// This file is the stream that a session reads from and writes to: a socket with time limits, or bytes in memory. Tests
+// and fuzzers thus use the same server as clients do, without sockets, threads and waiting.
 #pragma once
 #include <poll.h>
 
@@ -15,14 +15,14 @@
 
 namespace fidelio::serve {
 
-// A client in memory: all that it says, which comes in pieces of so many bytes, and what has been answered.
+// This is a client in memory: everything it sends, in pieces of a given size, and everything that was answered.
 struct MemoryClient {
   std::string_view says;
-  size_t piece = SIZE_MAX;  // at least 1; an answer is taken in pieces as well
+  size_t piece = SIZE_MAX;  // It is at least 1; an answer is taken in pieces of this size, too.
   std::string hears{};
 };
 
-// An AsyncStream in Asio's sense. Of bytes in memory none is late, so that time limits are the socket's alone.
+// This is an AsyncStream in Asio's sense. Bytes in memory are never late, so only the socket has time limits.
 class Wire {
  public:
   using Socket = boost::asio::generic::stream_protocol::socket;
@@ -30,7 +30,7 @@ class Wire {
   using executor_type = boost::asio::io_context::executor_type;
 
   Wire(boost::asio::io_context& io, Socket socket) : executor_(io.get_executor()), socket_(std::move(socket)) {}
-  // The client outlives the wire.
+  // The client must outlive the wire.
   Wire(boost::asio::io_context& io, MemoryClient& client) : executor_(io.get_executor()), client_(&client) {}
 
   executor_type get_executor() const { return executor_; }
@@ -75,8 +75,9 @@ class Wire {
     if (socket_) socket_->close();
     closed_ = true;
   }
-  // Seen without reading. A client that has closed its connection and one that has closed its half of it, to say that
-  // no more requests come, are `silent` alike, until something is written to them: then the first one's system resets.
+  // This is the state of the other end, seen without reading. A client that has closed its connection and one that has
+  // closed only its sending half both look `silent` until something is written to them; then the first one's system
+  // resets.
   enum class End : uint8_t { here, silent, gone };
   End other_end() {
     if (!socket_) return End::here;
@@ -86,7 +87,8 @@ class Wire {
   }
 
  private:
-  // An operation ends on the event loop, never in the call that began it. The handler keeps the session, and so the wire.
+  // An operation ends on the event loop, never in the call that began it. The handler keeps the session alive, and
+  // thereby the wire.
   template <typename Handler, typename Work>
   void later(Handler&& handler, Work work) {
     boost::asio::post(executor_, [this, work, handler = std::forward<Handler>(handler)]() mutable {

@@ -1,4 +1,5 @@
-// This is Ollama's form of answers: one JSON object, or lines of one each, of which the last says "done" and counts.
+// This file writes answers in Ollama's form: one JSON object, or one object a line, of which the last says "done" and
+// has the counts.
 #include <ctime>
 
 #include "core/foreign/json_text.h"
@@ -10,7 +11,7 @@ namespace {
 
 int64_t nanoseconds(double seconds) { return static_cast<int64_t>(seconds * 1e9); }
 
-// Arguments are an object here, as the model wrote it; what it wrote and is none is told as the text that it is.
+// Arguments are an object here, as the model wrote it. If the model wrote something else, it is given as a text.
 Json ollama_call(const Part& part, size_t index) {
   const Json arguments = is_json(part.text) ? json_as_written(part.text) : Json(part.text);
   return {{"id", part.id}, {"function", {{"index", index}, {"name", part.name}, {"arguments", arguments}}}};
@@ -55,7 +56,7 @@ class OllamaForm final : public AnswerForm {
     return json_text(last) + "\n";
   }
   std::string end(const Usage&) override { return ""; }
-  // An empty line is none of JSON, which clients would read.
+  // An empty line is not JSON, and clients would try to parse it.
   std::string ping() const override { return json_text(line("", "", Json::array(), {})) + "\n"; }
   std::string error(const RequestError& error) override { return ollama_error_body(error.what()) + "\n"; }
 
@@ -74,7 +75,7 @@ class OllamaForm final : public AnswerForm {
     for (const Piece& piece : pieces) one["logprobs"].push_back(scored_token(*e_.served, piece));
     return one;
   }
-  // The prompt's time is that until the first token, and the answer's is the rest.
+  // The prompt's time is the time until the first token, and the answer's is the rest.
   static void count(Json& to, const Choice& choice, const Usage& usage) {
     to["done"] = true;
     to["done_reason"] = choice.finish_reason;

@@ -55,7 +55,7 @@ Json ollama_tags(const ServedModel& model, int64_t since) {
   return {{"models", Json::array({std::move(card)})}};
 }
 
-// It stays as long as the server does.
+// The model stays loaded as long as the server runs.
 Json ollama_running(const ServedModel& model, int64_t since) {
   Json card = ollama_card(model);
   constexpr int64_t century = int64_t{100} * 365 * 86400;

@@ -15,7 +15,7 @@ void refuse_images(const Fields& fields) {
     fields.refuse("images", "none: this server reads text alone");
 }
 
-// repeat_last_n says how far back a penalty for repetition looks: here it is all of the text, or, at 0, nowhere.
+// repeat_last_n says how far back a penalty for repetition looks. Here it covers the whole text, or nothing if it is 0.
 void read_penalty(const Fields& options, Json& chat) {
   const auto penalty = options.number("repeat_penalty", 1e-3, 1e6);
   const auto reach = options.integer("repeat_last_n", -1, INT32_MAX);
@@ -30,7 +30,7 @@ void read_penalty(const Fields& options, Json& chat) {
   chat["repetition_penalty"] = reach == 0 ? 1 : *penalty;
 }
 
-// Options that change an answer are read; threads, batches and devices are the server's own business.
+// Options that change an answer are read. Threads, batches and devices are decided by the server alone.
 void read_options(const Fields& fields, Json& chat, int64_t& context) {
   const Json* value = fields.find("options");
   if (value == nullptr) return;
@@ -57,7 +57,7 @@ void read_form(const Fields& fields, Json& chat) {
     fields.refuse("format", "\"json\" or a JSON schema");
 }
 
-// A level of effort is a wish to think, and a variable that some templates read.
+// A level of effort asks for thinking and is also a variable that some templates read.
 void read_think(const Fields& fields, Json& chat) {
   const Json* think = fields.find("think");
   if (think == nullptr) return;
@@ -67,8 +67,8 @@ void read_think(const Fields& fields, Json& chat) {
   if (level) chat["chat_template_kwargs"]["reasoning_effort"] = *think;
 }
 
-// Ollama's calls have no ids, which some templates ask for: results come in the order of the calls. Arguments are objects
-// there, and JSON texts in OpenAI's form.
+// Ollama's calls have no ids, which some templates need, so ids are given in order, as results come in the order of the
+// calls. Arguments are objects here, and JSON texts in OpenAI's form.
 void read_message(const Fields& fields, Json& message, std::string_view written, std::deque<std::string>& open_calls) {
   refuse_images(fields);
   message.erase("images");

@@ -1,4 +1,4 @@
-// Ollama's API over loopback, with quill-1m behind it.
+// These tests use Ollama's API over loopback, with quill-1m as the model.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -29,7 +29,7 @@ TEST(Ollama, ChatsAsTheOtherFormsDo) {
   EXPECT_EQ(whole["model"], "quill:latest");
   EXPECT_EQ(whole["done"], true);
   EXPECT_EQ(whole["done_reason"], same["choices"][0]["finish_reason"]);
-  const std::string time = whole["created_at"];  // 2026-11-28T13:29:38.863028576Z
+  const std::string time = whole["created_at"];  // It looks like 2026-11-28T13:29:38.863028576Z.
   EXPECT_EQ(time.size(), 30u) << time;
   EXPECT_EQ(time.find_first_not_of("0123456789"), 4u) << time;
   EXPECT_EQ(time.substr(10, 1) + time.substr(19, 1) + time.substr(29), "T.Z") << time;
@@ -37,8 +37,8 @@ TEST(Ollama, ChatsAsTheOtherFormsDo) {
   EXPECT_EQ(whole["eval_count"], same["usage"]["completion_tokens"]);
   const auto first = whole["prompt_eval_duration"].get<int64_t>(), rest = whole["eval_duration"].get<int64_t>();
   EXPECT_GT(first, 0);
-  EXPECT_LE(std::abs(whole["total_duration"].get<int64_t>() - first - rest), 2);  // each is cut to a nanosecond
-  // A stream unless it is said otherwise.
+  EXPECT_LE(std::abs(whole["total_duration"].get<int64_t>() - first - rest), 2);  // Each is cut to a nanosecond.
+  // The answer is a stream by default.
   const Reply stream = serving.ask(post("/api/chat", with(kHello, kFew).dump()));
   EXPECT_THAT(stream.head, HasSubstr("application/x-ndjson"));
   std::string text;
@@ -149,14 +149,14 @@ TEST(Ollama, TellsOfItsModel) {
   const Json shown = serving.ask(post("/api/show", R"({"model":"quill"})")).json();
   EXPECT_EQ(shown["template"], kTemplate);
   EXPECT_EQ(shown["capabilities"], Json({"completion", "tools"}));
-  // The curl lines of Ollama's pages ask with this content type.
+  // The curl lines of Ollama's pages send this content type.
   const std::string form = "Content-Type: application/x-www-form-urlencoded\r\n";
   const Json loaded = serving.ask(post("/api/generate", R"({"model":"quill"})", form)).json();
   EXPECT_EQ(loaded["done_reason"], "load");
   EXPECT_EQ(serving.ask(post("/api/chat", R"({"model":"quill","messages":[],"keep_alive":0})")).json()["done"], true);
 }
 
-// Calls and their results get the ids that templates ask for, in their order.
+// Calls and their results get the ids that templates need, in their order.
 TEST(Ollama, SaysToolsThoughtsAndResultsInWordsOfChat) {
   const Json call = {{"function", {{"name", "find"}, {"arguments", {{"a", 1}, {"b", 1.0}}}}}};
   const Json body = {{"messages",

@@ -1,10 +1,10 @@
-// serve: files of this folder that are part of the program.
+// This file declares the files of this folder that are embedded in the program.
 #pragma once
 #include <string_view>
 
 namespace fidelio::serve {
 
-extern const std::string_view page_html;     // the chat page
-extern const std::string_view openapi_json;  // what the server takes and gives
+extern const std::string_view page_html;     // This is the chat page.
+extern const std::string_view openapi_json;  // It describes the requests and answers of the server.
 
 }  // namespace fidelio::serve

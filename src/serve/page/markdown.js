@@ -1,6 +1,6 @@
-// Markdown as nodes of the page. No text of a model is read as HTML: its tags are shown as they are written, what it calls a link
-// is one where its address begins with http:, https: or mailto:, and what it calls an image is a link, so that nothing is
-// fetched. Every part is drawn by `write(parent, from, to)`, which appends the source's characters from..to.
+// This file draws Markdown as nodes of the page. No text of a model is read as HTML: its tags are shown as they are
+// written, a link is made only if its address begins with http:, https: or mailto:, and an image becomes a link, so
+// nothing is fetched. Every part is drawn by `write(parent, from, to)`, which appends the source's characters from..to.
 const markdown = (() => {
   const DEPTH = 8, INLINE = 20000, COLUMNS = 50, ROWS = 1000, WHOLE = 400000;
   const FENCE = /^ {0,3}(`{3,}|~{3,})([^\n]*)$/, HEADING = /^ {0,3}(#{1,6})(?:[ \t]+|$)/, RULE = /^ {0,3}([-*_])(?:[ \t]*\1){2,}[ \t]*$/;
@@ -20,19 +20,19 @@ const markdown = (() => {
     return a;
   }
 
-  // What closes a sentence is not of the address before it.
+  // Returns where an address ends; characters that close a sentence are no part of it.
   function without_end(address) {
     let end = address.length;
     while (end > 0 && ".,;:!?*_'])}".includes(address[end - 1])) --end;
     return address.slice(0, end);
   }
 
-  // --- within a block: `lines` are ranges of the source, seen as one text whose characters know where they stand ---------------
+  // Draws the inside of a block. `lines` are ranges of the source, joined to one text whose characters know their places.
   function inline(parent, source, lines, write) {
     const text = lines.map(l => source.slice(l.from, l.to)).join('\n'), starts = [];
     for (let i = 0, at = 0; i < lines.length; ++i) { starts.push(at); at += lines[i].to - lines[i].from + 1 }
-    const put = (to, from, end) => {  // the text's characters, line by line, each with the line's end that follows it
-      let i = 0;  // the last line that begins there or before
+    const put = (to, from, end) => {  // It writes characters of the text line by line, with line ends.
+      let i = 0;  // This becomes the last line that begins at or before `from`.
       for (let above = lines.length; above - i > 1;) { const middle = (i + above) >> 1; if (starts[middle] <= from) i = middle; else above = middle }
       for (; from < end; ++i) {
         const stop = Math.min(end, i + 1 < starts.length ? starts[i + 1] : end), shift = lines[i].from - starts[i];
@@ -50,7 +50,7 @@ const markdown = (() => {
     const space = c => c === undefined || /\s/.test(c), word = c => c !== undefined && /[\p{L}\p{N}]/u.test(c);
     const run = i => { let n = 1; while (text[i + n] === text[i]) ++n; return n };
 
-    // Where `mark` closes what was opened before `from`; one that was looked for in vain is not looked for again.
+    // Returns where `mark` closes the part opened before `from`. A mark that was not found is not searched again.
     function closing(mark, from, to, vain) {
       if (vain.has(mark)) return -1;
       for (let i = text.indexOf(mark, from); i >= 0 && i + mark.length <= to; i = text.indexOf(mark, i)) {
@@ -61,7 +61,7 @@ const markdown = (() => {
       vain.add(mark);
       return -1;
     }
-    // [label](address "title"): where the address stands, and what follows.
+    // Returns for [label](address "title") where the address stands and where the link ends.
     function target(close, to) {
       if (text[close + 1] !== '(') return null;
       let depth = 1, i = close + 2;
@@ -133,7 +133,7 @@ const markdown = (() => {
             continue;
           }
         }
-        if (c === '<') {  // in the cells of tables there is no other way to write a line's end
+        if (c === '<') {  // Cells of tables have no other way to write a line end.
           const found = /^<br ?\/?>/i.exec(text.slice(i, i + 6));
           if (found) { flush(i); to.append(node('br')); plain = i = i + found[0].length; continue }
         }
@@ -144,11 +144,11 @@ const markdown = (() => {
     draw(parent, 0, text.length, 0);
   }
 
-  // --- blocks: each says where it stands in the source and how it is drawn ------------------------------------------------------
+  // The functions below are about blocks: each says where it stands in the source and how it is drawn.
   const shown = (source, l) => source.slice(l.from, l.to);
   const blank = (source, l) => !/\S/.test(shown(source, l));
 
-  // The places of a row's cells.
+  // Returns the places of a row's cells.
   function cells(source, l) {
     const text = shown(source, l), all = [];
     let from = text.search(/\S/);
@@ -234,7 +234,7 @@ const markdown = (() => {
         width = item[1].length + item[2].length + (item[3].length > 4 || !item[3] ? 1 : item[3].length);
         items.push([{ from: Math.min(line.from + width, line.to), to: line.to }]);
       } else if (items.length && !lately_blank && !begins(source, lines, last)) {
-        items.at(-1).push({ from: line.from + indent, to: line.to });  // a paragraph's line that was not indented
+        items.at(-1).push({ from: line.from + indent, to: line.to });  // This is a paragraph's line that was not indented.
       } else break;
       lately_blank = false;
     }
@@ -287,7 +287,7 @@ const markdown = (() => {
     return to;
   }
 
-  // Draws a source into a node. What of it stands there already, from an earlier and shorter source, is left as it is.
+  // Draws a source into a node. Parts already drawn from an earlier and shorter source are left as they are.
   return (to, source, write) => {
     if (source.length > WHOLE) { to.replaceChildren(); write(to, 0, source.length); return }
     const lines = [];

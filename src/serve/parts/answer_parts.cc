@@ -7,11 +7,12 @@
 namespace fidelio::serve {
 namespace {
 
-constexpr size_t kNews = 256;  // bytes of a call after which it is looked at again, whatever they are
+constexpr size_t kNews = 256;  // After this many new bytes a call is parsed again, whatever they are.
 
 void strip_front(std::string& text) { text.erase(0, std::min(text.find_first_not_of(kSpace), text.size())); }
 
-// The first mark of a call in a text: its place, and which it is; npos: none. `held`: the text's end may begin one.
+// This is the first mark of a call in a text: its place (npos if there is none) and its form. `held` is the length of
+// the text's end that may begin a mark.
 struct MarkFound {
   size_t at = std::string::npos, form = 0, held = 0;
 };
@@ -54,7 +55,7 @@ std::vector<Part> AnswerParts::finish() {
   return parts;
 }
 
-// True if there may be more to do with what is held.
+// Returns true if more can be done with the held text.
 bool AnswerParts::advance(std::vector<Part>& parts, bool last) {
   switch (state_) {
     case State::start:
@@ -73,7 +74,7 @@ bool AnswerParts::advance(std::vector<Part>& parts, bool last) {
   }
 }
 
-// Decides what the answer is by what stands first.
+// Decides by the beginning of the answer which state follows.
 bool AnswerParts::begin(bool last) {
   if (state_ == State::start) {
     const Opening opening = opening_of(held_, rules_.thinking.marks, last);
@@ -106,17 +107,17 @@ bool AnswerParts::think(std::vector<Part>& parts, bool last) {
 }
 
 bool AnswerParts::say(std::vector<Part>& parts, bool last) {
-  if (called_) strip_front(held_);  // between calls; once something is said, blanks are of that
+  if (called_) strip_front(held_);  // This is between calls; once text is given out, blanks belong to it.
   const MarkFound mark = rules_.tools ? first_mark(held_) : MarkFound{};
   const bool found = mark.at != std::string::npos;
   size_t count = found ? mark.at : held_.size();
   if (!found && !last && rules_.tools) {
     count -= mark.held;
-    // Blanks before a call are not said.
+    // Blanks before a call are not given out.
     while (count > 0 && kSpace.find(held_[count - 1]) != std::string_view::npos) --count;
   }
   std::string text = held_.substr(0, count);
-  if (found) {  // the blanks before it stay with it, should it be no call
+  if (found) {  // The blanks before it are kept with it, in case it is no call.
     text.erase(text.find_last_not_of(kSpace) + 1);
     count = text.size();
   }
@@ -130,7 +131,7 @@ bool AnswerParts::say(std::vector<Part>& parts, bool last) {
   return true;
 }
 
-// A call ends with a bracket or a mark, so that most of what comes needs no look.
+// A call ends with a bracket or a mark, so most new bytes need no parsing.
 bool AnswerParts::has_news(bool last) {
   const bool news = last || looked_ == 0 || held_.size() >= looked_ + kNews ||
                     held_.find_first_of(")]}>`\n", looked_) != std::string::npos;

@@ -1,9 +1,10 @@
-// serve: an answer's text as it comes, taken apart into what was thought, what is said and which tools are called.
+// This file takes an answer's text apart as it arrives, into thoughts, text and calls of tools.
 //
-// A thought stands first, between marks (text/thinking.h). Calls are looked for in what follows, where tools are shown,
+// A thought comes first, between marks (text/thinking.h). Calls are searched in the rest where the prompt shows tools,
 // in the forms of all families (serve/parts/call_forms.h).
 //
-// What may yet be a mark is held back. What looks like a call but is none stays text: nothing is lost.
+// Text that may still become a mark is held back. Text that looks like a call and is none stays text, so nothing is
+// lost.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -15,11 +16,11 @@
 
 namespace fidelio::serve {
 
-// How an answer is to be taken apart.
+// These rules say how an answer is taken apart.
 struct PartsRules {
   Thinking thinking{};
-  std::shared_ptr<const Tools> tools{};  // none: calls are text
-  bool one_call = false;                 // the first ends the answer
+  std::shared_ptr<const Tools> tools{};  // If null, calls stay text.
+  bool one_call = false;                 // If true, the first call ends the answer.
 };
 
 class AnswerParts {
@@ -28,7 +29,7 @@ class AnswerParts {
   std::vector<Part> push(const std::string& text);
   std::vector<Part> finish();
   bool thinks() const { return state_ == State::thought; }
-  bool over() const { return state_ == State::over; }  // nothing that may follow is a part
+  bool over() const { return state_ == State::over; }  // It is true if nothing that follows can be a part.
 
  private:
   enum class State : uint8_t { start, thought, after_thought, text, call, unmarked, over };
@@ -42,12 +43,12 @@ class AnswerParts {
   PartsRules rules_;
   State state_;
   bool called_ = false;
-  size_t form_ = 0;    // the form of the call whose mark has come
-  size_t looked_ = 0;  // at so much of what is held a call was looked for
+  size_t form_ = 0;    // It is the form of the call whose mark was found.
+  size_t looked_ = 0;  // A call was searched in this much of the held text.
   std::string held_;
 };
 
-// Appends a part; texts of one kind that follow each other are one.
+// Appends a part; consecutive texts of one kind are joined.
 void append(std::vector<Part>& parts, Part part);
 
 }  // namespace fidelio::serve

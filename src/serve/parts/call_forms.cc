@@ -10,7 +10,7 @@
 namespace fidelio::serve {
 namespace {
 
-// {"name", "arguments" or "parameters"}, the whole perhaps inside {"function"}. Anything else throws Error.
+// Reads {"name", "arguments" or "parameters"}, perhaps all inside {"function"}. Throws Error for anything else.
 Part call_of(std::string_view object) {
   const std::string_view function = json_member(object, "function");
   if (function.starts_with('{')) return call_of(function);
@@ -35,7 +35,7 @@ std::vector<Part> calls_in(std::string_view value) {
   return calls;
 }
 
-// JSON, or some after ';'. False: there are none, or more must come.
+// Reads JSON, or several values separated by ';'. Returns false if there are none or more must arrive.
 bool read_json_calls(Reading& r, std::vector<Part>& calls) {
   do {
     r.blanks();
@@ -53,7 +53,7 @@ bool read_json_calls(Reading& r, std::vector<Part>& calls) {
     r.take(";");
     r.blanks();
   } while (!r.ended());
-  return !r.unsure();  // a ';' at the end
+  return !r.unsure();  // The text may end with a ';'.
 }
 
 CallRead json_calls(Reading& r, std::string_view close) {
@@ -62,7 +62,7 @@ CallRead json_calls(Reading& r, std::string_view close) {
   return closed_calls(r, std::move(calls), close);
 }
 
-// Hermes and Qwen write JSON between the marks, Qwen3-Coder a function with its parameters, GLM keys and values.
+// Hermes and Qwen write JSON between the marks, Qwen3-Coder a function with its parameters, and GLM keys and values.
 CallRead read_tool_call(std::string_view text, bool last, const Tools& tools) {
   constexpr std::string_view close = "</tool_call>";
   Reading r(text, last);
@@ -86,7 +86,8 @@ CallRead read_seed(std::string_view text, bool last, const Tools& tools) {
   return r.is("<function=") ? function_calls(r, tools, "</seed:tool_call>") : r.missing();
 }
 
-// [{"name", "arguments"}, ...], or since 2025 name[ARGS]{...}, between them perhaps [CALL_ID] and the call's own.
+// Reads [{"name", "arguments"}, ...], or since 2025 name[ARGS]{...}, perhaps with [CALL_ID] and the call's own id in
+// between.
 CallRead read_mistral(std::string_view text, bool last, const Tools&) {
   Reading r(text, last);
   r.take("[TOOL_CALLS]");
@@ -103,7 +104,7 @@ CallRead read_mistral(std::string_view text, bool last, const Tools&) {
   return {CallRead::Kind::calls, {call_named(name, compact_json(arguments), id)}, r.at()};
 }
 
-// JSON, several after ';', or Python's calls.
+// Reads JSON, several values separated by ';', or calls in Python's form.
 CallRead read_python_tag(std::string_view text, bool last, const Tools& tools) {
   Reading r(text, last);
   r.take("<|python_tag|>");
@@ -113,11 +114,11 @@ CallRead read_python_tag(std::string_view text, bool last, const Tools& tools) {
   if (!read_json_calls(r, calls)) return r.missing();
   const size_t end = r.at();
   r.blanks();
-  if (r.unsure()) return r.missing();  // a ';' may come
+  if (r.unsure()) return r.missing();  // A ';' may still come.
   return {CallRead::Kind::calls, std::move(calls), end};
 }
 
-// Marks with JSON between them.
+// These marks have JSON between them.
 constexpr std::array<std::array<std::string_view, 2>, 4> kAroundJson = {{{"<|tool_call|>", "<|/tool_call|>"},
                                                                          {"<TOOLCALL>", "</TOOLCALL>"},
                                                                          {"<tool_calls>", "</tool_calls>"},
@@ -151,7 +152,7 @@ constexpr std::string_view kDeepSeekAll = "<｜tool▁calls▁begin｜>", kDeepS
                            kDeepSeek = "<｜tool▁call▁begin｜>", kDeepSeekEnd = "<｜tool▁call▁end｜>",
                            kDeepSeekMiddle = "<｜tool▁sep｜>";
 
-// function, its name and fenced JSON; in V3.1 the name and JSON.
+// Reads "function", the name and fenced JSON; in V3.1 the name and JSON.
 bool read_deepseek_call(Reading& r, std::vector<Part>& calls) {
   std::string_view name, arguments;
   if (!r.until(kDeepSeekMiddle, name)) return false;

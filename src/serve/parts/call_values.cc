@@ -1,4 +1,4 @@
-// Forms of calls that are no JSON: their arguments become JSON here.
+// This file reads forms of calls that are not JSON and converts their arguments to JSON.
 #include <algorithm>
 #include <set>
 
@@ -9,8 +9,8 @@
 namespace fidelio::serve {
 namespace {
 
-// --- values whose type the tool's schema says ------------------------------------------------------------------------
-// JSON's name of what a text is, if it is a JSON value.
+// The functions below read values whose type the tool's schema gives. kind_of returns JSON's name of the type of a JSON
+// text.
 std::string kind_of(std::string_view json) {
   switch (json[0]) {
     case '{':
@@ -29,7 +29,7 @@ std::string kind_of(std::string_view json) {
   }
 }
 
-// The types that a schema names, here and in what it combines or refers to.
+// Adds the types that a schema names, directly and in the schemas that it combines or refers to.
 void add_types(const Json& schema, const Json& root, int depth, std::set<std::string>& types) {
   if (!schema.is_object() || depth > kMaxNesting) return;
   const auto add = [&](const Json& type) {
@@ -50,17 +50,17 @@ void add_types(const Json& schema, const Json& root, int depth, std::set<std::st
     else if (key == "$ref" && value.is_string() && value.get_ref<const std::string&>().starts_with("#/"))
       try {
         add_types(root.at(Json::json_pointer(value.get<std::string>().substr(1))), root, depth + 1, types);
-      } catch (const Json::exception&) {  // it refers to nothing
+      } catch (const Json::exception&) {  // The reference leads nowhere.
       }
   }
 }
 
-// Python's words for JSON's.
+// Converts Python's constants to those of JSON.
 std::string in_json(const std::string& text) {
   return text == "True" ? "true" : text == "False" ? "false" : text == "None" ? "null" : text;
 }
 
-// Makes JSON of what stands between an argument's marks. It is text, unless the tool's schema has other types for it.
+// Converts the text between an argument's marks to JSON. It is a text, unless the tool's schema has other types for it.
 std::string typed_value(std::string_view text, const Tool* tool, std::string_view key) {
   std::set<std::string> types;
   if (tool != nullptr && tool->parameters.is_object()) {
@@ -78,7 +78,7 @@ std::string typed_value(std::string_view text, const Tool* tool, std::string_vie
   return named || !may_be_text ? compact_json(value) : json_of_text(text);
 }
 
-// Collects an object's members.
+// This collects the members of an object.
 class Members {
  public:
   void add(std::string_view key, const std::string& value) {
@@ -97,7 +97,7 @@ std::string_view without_breaks(std::string_view text) {
   return text;
 }
 
-// Reads up to the `close` behind which the form goes on as `goes_on` says: any other is one that the value quotes.
+// Reads up to the `close` after which the form continues as `goes_on` tests. Any other `close` is a part of the value.
 template <typename GoesOn>
 bool quoted_value(Reading& r, std::string_view close, const GoesOn& goes_on, std::string_view& value) {
   const size_t begin = r.at();
@@ -131,7 +131,7 @@ CallRead function_calls(Reading& r, const Tools& tools, std::string_view close) 
   const Tool* tool = tool_of(tools, trimmed(name));
   Members members;
   r.blanks();
-  if (r.next() == '{') {  // Llama 3.1's form of it
+  if (r.next() == '{') {  // This is Llama 3.1's form.
     if (!r.json(value)) return r.missing();
     r.blanks();
     if (!r.take(end)) return r.missing();
@@ -142,7 +142,7 @@ CallRead function_calls(Reading& r, const Tools& tools, std::string_view close) 
     members.add(trimmed(key), typed_value(value, tool, trimmed(key)));
     r.blanks();
   }
-  // Some forget the mark before the function and write the one behind it.
+  // Some models forget the mark before the function and write the one after it.
   return closed_calls(r, {call_named(name, members.text())}, close.empty() ? "</tool_call>" : close);
 }
 
@@ -170,8 +170,8 @@ CallRead keyed_calls(Reading& r, const Tools& tools) {
 
 namespace {
 
-// --- Python's values -------------------------------------------------------------------------------------------------
-// The code point of so many hexadecimal digits, as UTF-8.
+// The functions below read Python's values. escaped_code appends the code point of `digits` hexadecimal digits as
+// UTF-8.
 bool escaped_code(Reading& r, int digits, std::string& text) {
   std::string code = "\"\\u";
   for (int i = digits; i < 4; ++i) code += '0';
@@ -193,7 +193,7 @@ bool python_escape(Reading& r, std::string& text) {
   if (const size_t at = names.find(c); at != std::string_view::npos)
     text += meant[at];
   else
-    (text += '\\') += c;  // as Python has it: no escape
+    (text += '\\') += c;  // In Python this is no escape.
   return true;
 }
 
@@ -219,7 +219,7 @@ bool python_string(Reading& r, std::string& json) {
 
 bool python_value(Reading& r, std::string& json, int depth);
 
-// [..], (..) and {..: ..}, which is read from behind its first bracket.
+// Reads [..], (..) or {..: ..} from after its first bracket.
 bool python_items(Reading& r, char close, bool keys, std::string& json, int depth) {
   json += keys ? '{' : '[';
   for (bool first = true;; first = false) {
@@ -257,7 +257,7 @@ bool python_value(Reading& r, std::string& json, int depth) {
   return true;
 }
 
-// name(key=value, ...), perhaps inside print(); a name ends in .call where Llama's own tools are meant.
+// Reads name(key=value, ...), perhaps inside print(). A name ends in .call where Llama's own tools are meant.
 bool python_call(Reading& r, Part& call) {
   std::string name, key;
   if (!r.word(name, "_.") || !r.take("(")) return false;
@@ -313,7 +313,7 @@ CallRead python_calls(Reading& r, const Tools& tools, std::string_view close, bo
 
 namespace {
 
-// --- FunctionGemma's values ------------------------------------------------------------------------------------------
+// The functions below read FunctionGemma's values.
 constexpr std::string_view kEscape = "<escape>";
 
 bool escaped_value(Reading& r, std::string& json, int depth);

@@ -1,4 +1,4 @@
-// serve: reading a text that may not have come to its end yet.
+// This file reads a text that may not be complete yet.
 #pragma once
 #include <initializer_list>
 #include <string>
@@ -11,8 +11,8 @@ namespace fidelio::serve {
 
 constexpr std::string_view kSpace = " \t\r\n";
 
-// Reads a text that may not be complete yet: what is asked of it is there, or is not, or may still come. Functions
-// return false for both of the latter; missing() tells them apart, and is what the reader of a call then says.
+// Reads a text that may not be complete yet: a requested item is there, is not there, or may still come. Functions
+// return false in the last two cases. missing() tells these apart, and is what the reader of a call then returns.
 class Reading {
  public:
   Reading(std::string_view text, bool last) : text_(text), last_(last) {}
@@ -33,7 +33,7 @@ class Reading {
     if (there) go_to(at_ + mark.size());
     return there;
   }
-  // Reads what stands before the next `mark`, and passes over the mark.
+  // Reads the text before the next `mark`, and skips the mark.
   bool until(std::string_view mark, std::string_view& what) {
     const size_t end = text_.find(mark, at_);
     unsure_ = end == std::string_view::npos;
@@ -42,7 +42,7 @@ class Reading {
     go_to(end + mark.size());
     return true;
   }
-  // A name: letters, digits and what stands between them.
+  // Reads a name: letters, digits and the characters in `between`.
   bool word(std::string& name, std::string_view between = "_-.") {
     const size_t begin = at_;
     while (!ended() && (std::isalnum(static_cast<unsigned char>(next())) != 0 || between.find(next()) < between.size()))
@@ -66,7 +66,7 @@ class Reading {
   }
   std::string_view between(size_t begin, size_t end) const { return text_.substr(begin, end - begin); }
 
-  bool unsure() const { return (unsure_ || ended()) && !last_; }  // what was asked for may still come
+  bool unsure() const { return (unsure_ || ended()) && !last_; }  // If true, the requested item may still come.
   bool last() const { return last_; }
   CallRead missing() const { return {unsure() ? CallRead::Kind::more : CallRead::Kind::none}; }
 
@@ -76,16 +76,18 @@ class Reading {
   size_t at_ = 0;
 };
 
-std::string trimmed(std::string_view text);  // without blanks at its ends
+std::string trimmed(std::string_view text);  // It removes blanks at both ends.
 Part call_named(std::string_view name, std::string arguments, std::string id = new_call_id());
 // The calls end here, perhaps with `close`, which some models forget.
 CallRead closed_calls(Reading& r, std::vector<Part> calls, std::string_view close);
 
-// Readers of what stands behind a mark (call_values.cc).
-CallRead function_calls(Reading& r, const Tools& tools, std::string_view close);  // <function=..><parameter=..>
-CallRead keyed_calls(Reading& r, const Tools& tools);                             // name<arg_key>..<arg_value>..
-CallRead escaped_calls(Reading& r);                                               // call:name{key:<escape>..<escape>}
-// name(key=value, ...), several perhaps in brackets; `bare`: they must be of tools and end the text.
+// The readers below read the text after a mark (call_values.cc).
+// It reads <function=..><parameter=..>.
+CallRead function_calls(Reading& r, const Tools& tools, std::string_view close);
+CallRead keyed_calls(Reading& r, const Tools& tools);  // It reads name<arg_key>..<arg_value>.. .
+CallRead escaped_calls(Reading& r);                    // It reads call:name{key:<escape>..<escape>}.
+// Reads name(key=value, ...), perhaps several in brackets. If `bare`, the names must be those of tools and the calls
+// must end the text.
 CallRead python_calls(Reading& r, const Tools& tools, std::string_view close, bool bare);
 
 }  // namespace fidelio::serve

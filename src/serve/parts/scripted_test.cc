@@ -1,5 +1,5 @@
-// Answers of every family's form, written token by token by a scripted model and told by each route, streamed and whole:
-// docs/serving.md has the table of forms, of which each row is tried here.
+// In these tests a scripted model writes answers in every family's form, token by token, and each route returns them
+// streamed and whole. docs/serving.md has the table of forms, of which each row is tested here.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -25,7 +25,7 @@ Json asked(const Json& more = Json::object()) {
   return with({{"messages", {{{"role", "user"}, {"content", "hello"}}}}, {"max_tokens", 60}, {"temperature", 0}}, more);
 }
 
-// A Told holds what an answer says, whatever route told it: thought, text and calls, spelled alike.
+// A Told holds the content of an answer, whichever route returned it: thought, text and calls, in one spelling.
 struct Told {
   std::string thought, text, calls, reason;
   bool operator==(const Told&) const = default;
@@ -67,9 +67,9 @@ Told of_response(const Json& answer) {
   told.reason = !told.calls.empty() ? "tool_calls" : answer["status"] == "completed" ? "stop" : "length";
   return told;
 }
-// The bytes of an input are those of the body: a number that became a double might differ.
+// The bytes of an input are those of the body, as a number that became a double might differ.
 Told of_message(const std::string& body) {
-  std::string readable = body;  // by a reader that has doubles alone
+  std::string readable = body;  // A parser that has only doubles can read this copy.
   if (const size_t huge = readable.find("1e400"); huge != std::string::npos) readable.erase(huge + 1, 4);
   const Json answer = Json::parse(readable);
   Told told;
@@ -114,7 +114,7 @@ Json in_words_of_messages(const Json& chat) {
   return body;
 }
 
-// One object or lines of them; Ollama has no word of its own for an answer that ends with calls.
+// Reads one object or lines of them. Ollama has no finish reason of its own for an answer that ends with calls.
 Told of_ollama(const std::string& body) {
   Told told;
   std::istringstream lines(body);
@@ -143,7 +143,7 @@ Json in_words_of_ollama(const Json& chat) {
   return body;
 }
 
-// Every route tells `expected`, whole and streamed; Ollama's has no tool_choice.
+// Expects that every route returns `expected`, whole and streamed; Ollama's route has no tool_choice.
 void expect_told(const Script& script, const Json& body, const Told& expected) {
   const auto serving = serve_script(script);
   const std::string all = testing::PrintToString(script.pieces);
@@ -168,9 +168,9 @@ struct FormRow {
   Pieces pieces, specials;
   std::string calls, text = "";
 };
-// Each of a family's form, as its models write it; arguments as they must come.
+// Each row is a form as the models of its family write it, with the arguments that must result.
 const std::vector<FormRow> kForms = {
-    // Hermes, Qwen 2.5 and 3, SmolLM3, Granite 4; the first quotes its own mark.
+    // This is the form of Hermes, Qwen 2.5 and 3, SmolLM3 and Granite 4. The first row quotes its own mark.
     {{"<tool_call>", "\n{\"name\": \"save_note\", \"arguments\": {\"text\": \"close with ", "</tool_call>",
       " here\"}}\n", "</tool_call>\n"},
      {},
@@ -180,7 +180,7 @@ const std::vector<FormRow> kForms = {
      {"<tool_call>"},
      "save_note{\"text\":\"a\"};g{};",
      "I note it."},
-    // Qwen3-Coder: types are the schema's, and what a value quotes ends nothing.
+    // This is the form of Qwen3-Coder. Types are those of the schema, and marks inside a value end nothing.
     {{"<tool_call>\n", "<function=save_note>\n", "<parameter=text>\n", "buy milk\n", "</parameter>\n", "</function>\n",
       "</tool_call>"},
      {},
@@ -195,7 +195,7 @@ const std::vector<FormRow> kForms = {
     {{"<function=save_note>\n<parameter=text>\n", "12", "\n</parameter>\n</function>", "\n</tool_call>"},
      {},
      "save_note{\"text\":\"12\"};"},
-    // Llama 3.1's form of a function, JSON by itself, behind its tag, and 3.2's lists.
+    // These are Llama 3.1's form of a function, JSON by itself, JSON after its tag, and the lists of 3.2.
     {{"<function=save_note>", "{\"text\": \"</function>\"}", "</function>"},
      {},
      "save_note{\"text\":\"</function>\"};"},
@@ -208,7 +208,7 @@ const std::vector<FormRow> kForms = {
     {{"[save_note(text='it\\'s', ", "tags=['x', \"y\"], urgent=True), ", "save_note(weight=None, copies=-3)]"},
      {},
      "save_note{\"text\":\"it's\",\"tags\":[\"x\",\"y\"],\"urgent\":true};save_note{\"weight\":null,\"copies\":-3};"},
-    // Mistral, the old form and those of 2025.
+    // These are Mistral's old form and those of 2025.
     {{"[TOOL_CALLS]", "[{\"name\": \"save_note\", \"arguments\": {\"text\": \"[TOOL_CALLS]\"}}",
       ", {\"name\": \"g\", \"arguments\": {}}]"},
      {"[TOOL_CALLS]"},
@@ -219,7 +219,7 @@ const std::vector<FormRow> kForms = {
     {{"[TOOL_CALLS]", "save_note", "[CALL_ID]", "abcdefghi", "[ARGS]", "{\"text\": \"a\"}"},
      {"[TOOL_CALLS]", "[ARGS]", "[CALL_ID]"},
      "save_note{\"text\":\"a\"};"},
-    // DeepSeek R1 and V3.1.
+    // These are the forms of DeepSeek R1 and V3.1.
     {{"<｜tool▁calls▁begin｜>", "<｜tool▁call▁begin｜>", "function", "<｜tool▁sep｜>",
       "save_note\n```json\n{\"text\": \"```\"}\n```", "<｜tool▁call▁end｜>", "<｜tool▁calls▁end｜>"},
      {"<｜tool▁calls▁begin｜>", "<｜tool▁call▁begin｜>", "<｜tool▁sep｜>", "<｜tool▁call▁end｜>",
@@ -230,7 +230,7 @@ const std::vector<FormRow> kForms = {
      {"<｜tool▁calls▁begin｜>", "<｜tool▁call▁begin｜>", "<｜tool▁sep｜>", "<｜tool▁call▁end｜>",
       "<｜tool▁calls▁end｜>"},
      "save_note{\"text\":\"a\"};"},
-    // Granite 3, Phi-4-mini in both of its forms, Nemotron, Hunyuan.
+    // These are the forms of Granite 3, Phi-4-mini (both of them), Nemotron and Hunyuan.
     {{"<|tool_call|>", "[{\"name\": \"save_note\", \"arguments\": {\"text\": \"a\"}}]"},
      {"<|tool_call|>"},
      "save_note{\"text\":\"a\"};"},
@@ -244,14 +244,14 @@ const std::vector<FormRow> kForms = {
     {{"<tool_calls>", "[{\"name\": \"save_note\", \"arguments\": {\"text\": \"a\"}}]", "</tool_calls>"},
      {},
      "save_note{\"text\":\"a\"};"},
-    // Gemma 3 as its makers prompt it; FunctionGemma has a test of its own.
+    // This is the form of Gemma 3 as its makers prompt it; FunctionGemma has a test of its own.
     {{"```tool_code\n", "print(save_note(text=\"a\", copies=2))\n", "```"},
      {},
      "save_note{\"text\":\"a\",\"copies\":2};"},
     {{"```json\n", "{\"name\": \"save_note\", \"parameters\": {\"text\": \"a\"}}\n", "```"},
      {},
      "save_note{\"text\":\"a\"};"},
-    // OLMo 3, GLM, Seed-OSS.
+    // These are the forms of OLMo 3, GLM and Seed-OSS.
     {{"<function_calls>\n", "save_note(text=\"a\")\nsave_note(copies=1)\n", "</function_calls>"},
      {},
      "save_note{\"text\":\"a\"};save_note{\"copies\":1};"},
@@ -299,7 +299,8 @@ TEST(ScriptedAnswers, KeepTheDigitsOfNumbers) {
 
 TEST(ScriptedAnswers, HaveMarksThatAreDocumented) {
   std::string page = read_text_file(FIDELIO_SOURCE_DIR "/docs/serving.md");
-  for (size_t at = 0; (at = page.find("\\|", at)) != std::string::npos; ++at) page.erase(at, 1);  // in a table's cell
+  // Cells of a table have this escape.
+  for (size_t at = 0; (at = page.find("\\|", at)) != std::string::npos; ++at) page.erase(at, 1);
   for (const ThinkingMarks& marks : thinking_marks()) {
     EXPECT_THAT(page, HasSubstr(std::string(marks.begin.substr(0, marks.begin.find(' ')))));
     EXPECT_THAT(page, HasSubstr(std::string(marks.end.substr(0, marks.end.find(' ')))));
@@ -308,14 +309,14 @@ TEST(ScriptedAnswers, HaveMarksThatAreDocumented) {
     EXPECT_THAT(page, HasSubstr(std::string(form.mark.substr(form.mark.find_first_not_of('`')))));
 }
 
-// --- thinking --------------------------------------------------------------------------------------------------------
+// The tests below are about thinking.
 TEST(ScriptedAnswers, ThinkBetweenEveryFamilysMarks) {
   for (const ThinkingMarks& marks : thinking_marks())
     for (const bool special : {false, true}) {
       const std::string begin(marks.begin), end(marks.end);
       const Script script{{begin, "I should be short.", end, "\n\n", "Paris"}, special ? Pieces{begin, end} : Pieces{}};
       expect_told(script, asked(), {"I should be short.", "Paris", "", "stop"});
-      // The model does not write the mark that opens a thought if the prompt has opened the thought.
+      // The model does not write the opening mark of a thought if the prompt has already opened it.
       const Script opened{{"Short", end, "Paris"}, special ? Pieces{begin, end} : Pieces{}, begin};
       expect_told(opened, asked(), {"Short", "Paris", "", "stop"});
     }
@@ -335,7 +336,7 @@ TEST(ScriptedAnswers, StopInWhatTheySayAlone) {
   stopped({"nowhere"}, "Paris is\n\nnice to look at");
   expect_told({{"First, look.", "\n</think>\n\n", "Paris, look"}, {}, "<think>\n"}, asked({{"stop", {"look"}}}),
               {"First, look.\n", "Paris, ", "", "stop"});
-  // Without a thought all of the text is said.
+  // Without a thought the whole text is the answer.
   expect_told({{"\n<th", "is> way"}}, asked({{"stop", {"<th"}}}), {"", "\n", "", "stop"});
 }
 
@@ -347,15 +348,15 @@ TEST(ScriptedAnswers, StopAtSpecialTokens) {
   stopped({"<|start|>"}, "Hello\n");
   stopped({"\n<|start|>user"}, "Hello");
   stopped({"<|start|>nobody"}, "Hello\nuser says");
-  stopped({"start"}, "Hello\nuser says");  // it is not in the text
+  stopped({"start"}, "Hello\nuser says");  // It is not in the text.
   stopped({"\nuser"}, "Hello");
-  // In a thought nothing stops.
+  // Stop strings have no effect inside a thought.
   expect_told({{"[THINK]", "Hm ", "<|start|>", "so", "[/THINK]", "Paris", "<|stop|>", "xyz"},
                {"[THINK]", "[/THINK]", "<|start|>", "<|stop|>"}},
               asked({{"stop", {"<|start|>", "<|stop|>"}}}), {"Hm so", "Paris", "", "stop"});
 }
 
-// --- forms -----------------------------------------------------------------------------------------------------------
+// The tests below are about forms.
 const Json kOneNumber = Json::parse(R"({"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "object",
   "properties": {"a": {"type": "integer"}}, "required": ["a"], "additionalProperties": false}}})");
 
@@ -367,13 +368,13 @@ TEST(ScriptedAnswers, HaveTheirFormBehindTheThought) {
               {"Let me think. ", "{\"a\": 1}", "", "stop"});
   expect_told({{"[THINK]", "Let me think. ", "[/THINK]", "{\"a\": ", "1}"}, {"[THINK]", "[/THINK]"}}, body,
               {"Let me think. ", "{\"a\": 1}", "", "stop"});
-  // The answer's end is not the thought's, and a thought is closed before one may end.
+  // The end of the answer's form is not that of the thought, and a thought must be closed before the answer may end.
   expect_told({{"<think>", "{\"a\": 2}", "</think>", "{\"a\": ", "1}"}}, body,
               {"{\"a\": 2}", "{\"a\": 1}", "", "stop"});
-  // No thought, and one that the prompt has closed.
+  // Here there is no thought, and then one that the prompt has closed.
   expect_told({{"{\"a\": ", "1}", "<think>"}}, body, {"", "{\"a\": 1}", "", "stop"});
   expect_told({{"{\"a\": ", "1}", "<think>"}, {}, "<think>\n\n</think>\n\n"}, body, {"", "{\"a\": 1}", "", "stop"});
-  // Stops are those of the answer.
+  // Stop strings apply to the answer.
   expect_told({{"<think>\n", "Let me think: ", "</think>\n\n", "{\"a\": ", "1}"}}, with(body, {{"stop", {":"}}}),
               {"\nLet me think: ", "{\"a\"", "", "stop"});
 }

@@ -1,4 +1,4 @@
-// io: the tree a chat template is parsed into. Private to the jinja_*.cc files.
+// This file defines the syntax tree that a chat template is parsed into. Only the sources of this folder include it.
 #pragma once
 #include <memory>
 #include <string>
@@ -9,8 +9,8 @@
 
 namespace fidelio::jinja {
 
-// Every recursion over a template is bounded by these: nesting while parsing, height of an expression tree (a chain
-// of n additions is n high), and nodes on the evaluator's stack at once (macros call macros).
+// These bound every recursion over a template: nesting while parsing, the height of an expression tree (a chain of n
+// additions has height n), and the nodes on the evaluator's stack at once (macros call macros).
 inline constexpr int kMaxParseDepth = 60;
 inline constexpr int kMaxTreeHeight = 300;
 inline constexpr int kMaxEvaluationDepth = 900;
@@ -20,7 +20,7 @@ enum class Op {
   name,
   list,
   tuple,
-  dict,  // kids: key, value, key, value, ...
+  dict,  // Its kids are key, value, key, value, ...
   negate,
   plus,
   add,
@@ -30,18 +30,18 @@ enum class Op {
   floor_divide,
   modulo,
   power,
-  concat,  // kids joined as text (~)
+  concat,  // This joins its kids as text (~).
   logical_and,
   logical_or,
   logical_not,
-  compare,    // kids[0] words[0] kids[1] words[1] kids[2] ...: chained as in Python
-  condition,  // kids: then, test[, else]
-  attribute,  // kids[0].text
-  item,       // kids[0][kids[1]]
-  slice,      // kids[0][kids[1]:kids[2]:kids[3]]; an absent bound is null
-  call,       // kids[0](kids[1..]); the last words.size() kids are keyword arguments named by words
-  filter,     // kids[0] | text(kids[1..])
-  test,       // kids[0] is text(kids[1..])
+  compare,    // This is kids[0] words[0] kids[1] words[1] kids[2] ..., chained as in Python.
+  condition,  // Its kids are then, test and perhaps else.
+  attribute,  // This is kids[0].text.
+  item,       // This is kids[0][kids[1]].
+  slice,      // This is kids[0][kids[1]:kids[2]:kids[3]]; an absent bound is null.
+  call,       // This is kids[0](kids[1..]); the last words.size() kids are keyword arguments named by words.
+  filter,     // This is kids[0] | text(kids[1..]).
+  test,       // This is kids[0] is text(kids[1..]).
 };
 
 struct Node {
@@ -55,7 +55,7 @@ struct Node {
 };
 using NodePtr = std::unique_ptr<Node>;
 
-// What an assignment writes to: a name, an attribute of a namespace, or a tuple of targets.
+// This is the target of an assignment: a name, an attribute of a namespace, or a tuple of targets.
 struct Target {
   std::string name;
   std::string attribute;
@@ -63,22 +63,23 @@ struct Target {
 };
 
 enum class Do {
-  text,         // text
-  print,        // expression
-  branch,       // arms: (test or null for else, body)
-  loop,         // target in expression [if filter]: body, else: otherwise
-  assign,       // target = expression
-  assign_body,  // target = body [| filter chain: expression over the name kBodyName]
-  macro,        // text(parameters, defaults): body
-  call,         // {% call(parameters) expression %} body
-  filter,       // {% filter chain %} body: expression over kBodyName
-  with,         // names (targets) = expressions (values): body
-  scope,        // body in its own scope ({% generation %})
-  stop,         // break
-  next,         // continue
+  text,    // This writes `text`.
+  print,   // This prints `expression`.
+  branch,  // Its arms are pairs of a test (null for else) and a body.
+  loop,    // This is {% for target in expression [if filter] %} body {% else %} otherwise.
+  assign,  // This is target = expression.
+  // This is {% set target [| filter chain] %} body, where the chain is an expression over the name kBodyName.
+  assign_body,
+  macro,   // This is {% macro text(parameters, defaults) %} body.
+  call,    // This is {% call(parameters) expression %} body.
+  filter,  // This is {% filter chain %} body, where the chain is an expression over kBodyName.
+  with,    // This is {% with names = expressions %} body; the names are `targets`, the expressions `values`.
+  scope,   // This runs the body in its own scope ({% generation %}).
+  stop,    // This is break.
+  next,    // This is continue.
 };
 
-// The name under which a captured body is handed to its filter chain; no template can spell it.
+// A captured body is passed to its filter chain under this name, which no template can spell.
 inline constexpr const char* kBodyName = "\n";
 
 struct Statement {
@@ -92,7 +93,7 @@ struct Statement {
   std::unique_ptr<Body> body;
   std::unique_ptr<Body> otherwise;
   std::vector<std::string> parameters;
-  std::vector<NodePtr> defaults;  // of the last defaults.size() parameters
+  std::vector<NodePtr> defaults;  // These belong to the last defaults.size() parameters.
   std::vector<Target> targets;
   std::vector<NodePtr> values;
 };

@@ -13,7 +13,7 @@ Value items_of(Kind kind, std::vector<Value> items, Interpreter& in) {
   return sequence(kind, std::move(items));
 }
 
-// ---- text ----
+// The filters below work on text.
 
 template <std::string (*function)(std::string_view)>
 Value map_text(Interpreter& in, const Value& v, Arguments a) {
@@ -27,7 +27,7 @@ Value trim(Interpreter& in, const Value& v, Arguments a) {
   Bound b("trim", {"chars"}, 0, std::move(a));
   std::string s = str(v, in.meter());
   in.meter().spend_bytes(2 * s.size());
-  if (b.text(0)) in.meter().spend_letters(4 * b.text(0)->size());  // they are sorted
+  if (b.text(0)) in.meter().spend_letters(4 * b.text(0)->size());  // The characters are sorted.
   return Value::text(std::string(strip(s, b.text(0), true, true)));
 }
 
@@ -90,7 +90,7 @@ Value tojson(Interpreter& in, const Value& v, Arguments a) {
   return Value::text(to_json(v, style, in.meter()));
 }
 
-// ---- numbers ----
+// The filters below work on numbers.
 
 Value to_int(Interpreter& in, const Value& v, Arguments a) {
   Bound b("int", {"default", "base"}, 0, std::move(a));
@@ -137,14 +137,14 @@ Value round_number(Interpreter&, const Value& v, Arguments a) {
   check(method == "common" || method == "ceil" || method == "floor", "round by the method '{}'", method);
   if (method == "common") {
     if (auto i = as_integer(v)) return Value::integer(*i);
-    // Printing rounds the exact binary value half to even, which is what Python's round does.
+    // Printing rounds the exact binary value half to even, as Python's round does.
     return Value::number(std::strtod(fmt::format("{:.{}f}", *number, precision).c_str(), nullptr));
   }
   double scale = std::pow(10.0, static_cast<double>(precision));
   return Value::number((method == "ceil" ? std::ceil(*number * scale) : std::floor(*number * scale)) / scale);
 }
 
-// ---- any value ----
+// The filters below work on any value.
 
 Value default_value(Interpreter&, const Value& v, Arguments a) {
   Bound b("default", {"default_value", "boolean"}, 0, std::move(a));
@@ -213,7 +213,7 @@ constexpr std::pair<std::string_view, Filter> kFilters[] = {
 }  // namespace
 
 Value Interpreter::filter(const std::string& name, const Value& input, Arguments arguments) {
-  // Filters can call filters: map('map', ...).
+  // The depth is counted because filters can call filters: map('map', ...).
   const Deeper deeper(depth_, kMaxEvaluationDepth);
   meter_.spend(3);
   if (const std::string* s = input.as_text()) meter_.spend_bytes(s->size());

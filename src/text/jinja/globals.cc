@@ -38,7 +38,7 @@ const std::string* Bound::text(size_t i) const {
 
 namespace {
 
-constexpr uint64_t kMaxRange = 100'000;  // as in jinja2's sandbox
+constexpr uint64_t kMaxRange = 100'000;  // jinja2's sandbox has the same limit.
 
 Value range(Interpreter& in, Arguments arguments) {
   Bound b("range", {"start", "stop", "step"}, 1, std::move(arguments));
@@ -54,7 +54,8 @@ Value range(Interpreter& in, Arguments arguments) {
   check(count <= kMaxRange, "range of {} elements: at most {} are allowed", count, kMaxRange);
   in.meter().spend_items(count);
   std::vector<Value> items;
-  for (uint64_t i = 0; i < count; ++i)  // By way of unsigned numbers: the product alone may not fit, the sum does.
+  // Unsigned numbers are used because the product alone may not fit, although the sum does.
+  for (uint64_t i = 0; i < count; ++i)
     items.push_back(
         Value::integer(static_cast<int64_t>(static_cast<uint64_t>(start) + i * static_cast<uint64_t>(step))));
   return sequence(Kind::range, std::move(items));
@@ -69,7 +70,7 @@ Value dict(Interpreter& in, Arguments arguments) {
       in.meter().spend_items(2 * d->entries.size());
       entries = d->entries;
     } else {
-      const auto pairs = iterate(from, in.meter());  // held: it may be made of a str
+      const auto pairs = iterate(from, in.meter());  // The sequence is held, as it may be made from a str.
       for (const Value& pair : pairs->items) {
         auto two = iterate(pair, in.meter());
         in.meter().spend_items(2);

@@ -59,7 +59,7 @@ void Interpreter::emit(std::string& out, std::string_view text) {
   out += text;
 }
 
-// ---- statements ----
+// The functions below execute statements.
 
 Interpreter::Flow Interpreter::execute(const Body& body, const ScopePtr& scope, std::string& out) {
   Deeper deeper(depth_, kMaxEvaluationDepth);
@@ -155,7 +155,7 @@ Interpreter::Flow Interpreter::loop(const Statement& s, const ScopePtr& scope, s
 std::string Interpreter::capture(const Body& body, const ScopePtr& scope) {
   std::string text;
   execute(body, inside(scope), text);
-  output_left_ += text.size();  // it counts when it is printed
+  output_left_ += text.size();  // The text counts as output when it is printed.
   return text;
 }
 
@@ -213,7 +213,7 @@ Value Interpreter::make_macro(const Statement& s, const ScopePtr& scope) {
   auto made = std::make_shared<Callable>();
   made->name = s.text.empty() ? "caller" : s.text;
   made->run = [&s, scope](Interpreter& in, Arguments a) { return in.call_macro(s, scope, std::move(a)); };
-  meter_.spend_items(8);  // the scope that it keeps
+  meter_.spend_items(8);  // This is for the scope that the macro keeps.
   closures_.push_back(scope);
   return Value(Value::Data(std::shared_ptr<const Callable>(std::move(made))));
 }
@@ -246,7 +246,7 @@ Value Interpreter::call_macro(const Statement& s, const ScopePtr& scope, Argumen
   return Value::text(capture(*s.body, inner));
 }
 
-// ---- expressions ----
+// The functions below evaluate expressions.
 
 Value Interpreter::lookup(const std::string& name, const ScopePtr& scope) {
   for (const Scope* s = scope.get(); s; s = s->parent.get()) {
@@ -348,7 +348,7 @@ Value Interpreter::compare(const Node& node, const ScopePtr& scope) {
       holds = contains(right, left, meter_) == (word == "in");
     } else if (word == "<" || word == ">") {
       holds = word == "<" ? less(left, right, meter_) : less(right, left, meter_);
-    } else {  // <= is < or ==, which differs from "not >" for NaN only
+    } else {  // <= is < or ==, which differs from "not >" for NaN only.
       bool strict = word == "<=" ? less(left, right, meter_) : less(right, left, meter_);
       holds = strict ||
               (both_numbers() || left.data().index() == right.data().index() ? equal(left, right, meter_) : false);

@@ -1,4 +1,4 @@
-// io: runs a parsed template. Private to the jinja_*.cc files.
+// This file defines the interpreter, which runs a parsed template. Only the sources of this folder include it.
 #pragma once
 #include <optional>
 #include <string>
@@ -9,13 +9,15 @@
 
 namespace fidelio::jinja {
 
-// Names of one block. A for body, a macro call, a captured body and {% with %} open one; {% if %} does not.
+// A Scope holds the names of one block. A for body, a macro call, a captured body and {% with %} open one; {% if %}
+// does not.
 struct Scope {
   std::vector<std::pair<std::string, Value>> names;
   std::shared_ptr<Scope> parent;
 };
 
-// Holds a counter up by one; refuses at `limit`, which keeps recursion off the end of the stack.
+// This guard increments a counter while it lives and throws at `limit`, which keeps recursion from exhausting the
+// stack.
 class Deeper {
  public:
   Deeper(int& counter, int limit) : counter_(counter) {
@@ -37,14 +39,14 @@ class Interpreter {
   Interpreter(const Interpreter&) = delete;
   Interpreter& operator=(const Interpreter&) = delete;
 
-  // Errors leave with the line they happened on in front.
+  // Runs a template. The message of an Error begins with the line where it occurred.
   std::string run(const Body& body);
 
   Meter& meter() { return meter_; }
-  Value filter(const std::string& name, const Value& input, Arguments arguments);  // filters.cc
-  bool test(const std::string& name, const Value& input, Arguments arguments);     // tests.cc
-  Value attribute(const Value& object, const std::string& name);                   // object.name
-  Value item(const Value& object, const Value& key);                               // object[key]
+  Value filter(const std::string& name, const Value& input, Arguments arguments);  // It is in filters.cc.
+  bool test(const std::string& name, const Value& input, Arguments arguments);     // It is in tests.cc.
+  Value attribute(const Value& object, const std::string& name);                   // This is object.name.
+  Value item(const Value& object, const Value& key);                               // This is object[key].
   Value make_namespace(Arguments arguments);
   std::tm now() const { return clock_(); }
 
@@ -82,34 +84,34 @@ class Interpreter {
   ScopePtr root_;
   int line_ = 1;
   int depth_ = 0;
-  // What can be part of a reference cycle; emptied at the end so that nothing leaks.
+  // These scopes and namespaces may be part of a reference cycle. They are emptied at the end, so nothing leaks.
   std::vector<ScopePtr> closures_;
   std::vector<std::shared_ptr<Namespace>> namespaces_;
 };
 
-// operators.cc: Python's operators. All throw Error where Python raises.
+// Python's operators are in operators.cc. They throw Error where Python raises.
 Value binary(Op op, const Value& a, const Value& b, Meter& meter);
 Value slice(const Value& object, const Value& start, const Value& stop, const Value& step, Meter& meter);
 std::string percent_format(const std::string& format, const Value& argument, Meter& meter);
 
-// methods.cc: the methods templates may call on text, lists and dicts.
+// The methods that templates may call on text, lists and dicts are in methods.cc.
 bool has_method(const Value& object, std::string_view name);
 Value call_method(Interpreter& in, const Value& object, const std::string& name, Arguments arguments);
-// sequence_filters.cc: the filters over elements; empty when `name` is none of them.
+// The filters over elements are in sequence_filters.cc. The result is empty when `name` is none of them.
 std::optional<Value> sequence_filter(Interpreter& in, const std::string& name, const Value& input,
                                      const Arguments& arguments);
-// globals.cc: range, dict, namespace, raise_exception, strftime_now.
+// The global names range, dict, namespace, raise_exception and strftime_now are in globals.cc.
 std::optional<Value> find_global(const std::string& name);
 
-// Arguments matched with a function's parameter names; what was not given is empty.
+// A Bound matches arguments with the parameter names of a function; a parameter that was not given is empty.
 class Bound {
  public:
-  // `names` are the parameters in order, the first `required` of them without default.
+  // `names` are the parameters in order, of which the first `required` have no default.
   Bound(std::string_view function, const std::vector<std::string_view>& names, size_t required, Arguments arguments);
   const std::optional<Value>& operator[](size_t i) const { return values_[i]; }
   bool flag(size_t i, bool fallback) const;
   int64_t integer(size_t i, int64_t fallback) const;
-  // The text at `i`; null where it is absent or None. Throws Error for another type.
+  // Returns the text at `i`, or null where it is absent or None. Throws Error for another type.
   const std::string* text(size_t i) const;
 
  private:

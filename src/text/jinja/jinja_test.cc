@@ -21,13 +21,13 @@ OrderedJson fixture(const std::string& name) {
   return OrderedJson::parse(file);
 }
 
-std::tm fixed_now() {  // FIXED_NOW of tools/make_chat_fixtures.py
+std::tm fixed_now() {  // This is FIXED_NOW of tools/make_chat_fixtures.py.
   std::tm t{};
   t.tm_year = 124, t.tm_mon = 6, t.tm_mday = 6, t.tm_hour = 5, t.tm_min = 4, t.tm_sec = 3;
   return t;
 }
 
-// The rendered text, or null with the message in `error`: how the fixtures note what jinja2 raised.
+// Returns the rendered text, or null with the message in `error`, in the way the fixtures note what jinja2 raised.
 OrderedJson render(const std::string& source, const OrderedJson& messages, OrderedJson variables,
                    std::string* error = nullptr) {
   try {
@@ -71,7 +71,7 @@ TEST(Jinja, FamiliesMatchJinja2) {
   }
 }
 
-// A sequence that is made of a str lives as long as it is walked over (a fuzzer and ASan found that it did not).
+// A sequence made from a str lives as long as it is iterated. A fuzzer with ASan found that it did not.
 TEST(Jinja, SequencesMadeOfAStrAreHeld) {
   EXPECT_EQ(render("{{ ', '.join('a longer text than fits into a small string') }}", OrderedJson::array(),
                    OrderedJson::object())
@@ -130,8 +130,8 @@ TEST(Jinja, HostileTemplatesEndInAnError) {
   EXPECT_THAT(failure("{{ strftime_now('%9999d') }}"), HasSubstr("too long"));
 }
 
-// Random edits of the real sources: any outcome but text or Error fails (a crash, or under the asan preset a leak,
-// a bad access or undefined behaviour). The limits keep each run short.
+// The real sources are edited at random. Any outcome other than text or Error fails (a crash, or under the asan preset
+// a leak, a bad access or undefined behaviour). The limits keep each run short.
 TEST(Jinja, MutatedTemplatesNeverCrash) {
   OrderedJson data = fixture("families.json");
   OrderedJson language = fixture("language.json");
@@ -170,7 +170,7 @@ TEST(Jinja, MutatedTemplatesNeverCrash) {
       ++refused;
     }
   }
-  EXPECT_GT(rendered, 500);  // the edits are small enough that both outcomes are common
+  EXPECT_GT(rendered, 500);  // The edits are so small that both outcomes are common.
   EXPECT_GT(refused, 500);
 }
 

@@ -12,9 +12,9 @@ namespace {
 
 using TokenKind = Token::Kind;
 
-constexpr size_t kMaxTokens = 500'000;  // published templates have some thousands
+constexpr size_t kMaxTokens = 500'000;  // Published templates have some thousands.
 
-// CR LF and CR become LF, and one final newline is dropped: what jinja2 does before it looks for tags.
+// Turns CR LF and CR into LF and drops one final newline, as jinja2 does before it searches for tags.
 std::string normalize_newlines(std::string_view source) {
   std::string out;
   out.reserve(source.size());
@@ -49,7 +49,7 @@ class Lexer {
     tokens_.push_back({kind, std::move(text), line_});
   }
 
-  // Moves `n` bytes on; the line number and whether the next byte starts a line follow.
+  // Advances by `n` bytes and updates the line number and whether the next byte starts a line.
   void skip(size_t n) {
     line_ += static_cast<int>(std::count(rest_.begin(), rest_.begin() + static_cast<ptrdiff_t>(n), '\n'));
     if (n > 0) line_start_ = rest_[n - 1] == '\n';
@@ -58,8 +58,8 @@ class Lexer {
   void skip_white_space() { skip(rest_.size() - strip(rest_, nullptr, true, false).size()); }
   bool starts(std::string_view s) const { return rest_.substr(0, s.size()) == s; }
 
-  // The literal text before a tag. `sign` is the tag's '-', '+' or 0; a block or comment tag alone on its line takes
-  // the white space before it along (lstrip_blocks).
+  // Returns the literal text before a tag. `sign` is the tag's '-', '+' or 0. A block or comment tag alone on its line
+  // also removes the white space before it (lstrip_blocks).
   std::string_view before_tag(std::string_view text, char sign, bool strips_line) const {
     if (sign == '-') return strip(text, nullptr, false, true);
     if (sign == '+' || !strips_line) return text;
@@ -75,7 +75,7 @@ class Lexer {
     return s.npos;
   }
 
-  // The size of `{%- raw %}` at the start of `tag`, or 0.
+  // Returns the size of `{%- raw %}` at the start of `tag`, or 0.
   size_t raw_opening(std::string_view tag, std::string_view word) const {
     if (tag.substr(0, 2) != "{%") return 0;
     std::string_view s = tag.substr(2);
@@ -107,7 +107,7 @@ class Lexer {
     inside(what == '{');
   }
 
-  // After the end of a block or comment: `-` takes all white space along, `+` nothing, else one newline.
+  // Skips the end of a block or comment: `-` skips all white space after it, `+` nothing, and otherwise one newline.
   void after_block(size_t closing, char sign) {
     skip(closing);
     if (sign == '-')
@@ -178,7 +178,7 @@ class Lexer {
     return true;
   }
 
-  size_t digits(size_t i) const {  // past digits that may be separated by single underscores
+  size_t digits(size_t i) const {  // It skips digits that may be separated by single underscores.
     while (i < rest_.size() &&
            (is_digit(rest_[i]) || (rest_[i] == '_' && i + 1 < rest_.size() && is_digit(rest_[i + 1]))))
       ++i;
@@ -244,7 +244,7 @@ class Lexer {
     skip(end + 1);
   }
 
-  // The escapes of a Python string literal; an unknown one keeps its backslash.
+  // Resolves the escapes of a Python string literal; an unknown one keeps its backslash.
   std::string unescape(std::string_view s) const {
     static constexpr std::string_view kFrom = "\\'\"abfnrtv";
     static constexpr std::string_view kTo = "\\'\"\a\b\f\n\r\t\v";

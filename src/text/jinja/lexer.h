@@ -1,4 +1,5 @@
-// io: template source into tokens; white-space control happens here. Private to the jinja_*.cc files.
+// This file splits the source of a template into tokens and handles white-space control. Only the sources of this
+// folder include it.
 #pragma once
 #include <string>
 #include <string_view>

@@ -18,7 +18,7 @@ Value texts(std::vector<std::string> parts) {
 template <bool left, bool right>
 Value strip_method(Interpreter& in, const std::string& s, Arguments a) {
   Bound b("strip", {"chars"}, 0, std::move(a));
-  if (b.text(0)) in.meter().spend_letters(4 * b.text(0)->size());  // they are sorted
+  if (b.text(0)) in.meter().spend_letters(4 * b.text(0)->size());  // The characters are sorted.
   return Value::text(std::string(strip(s, b.text(0), left, right)));
 }
 
@@ -71,7 +71,7 @@ Value join_method(Interpreter& in, const std::string& s, Arguments a) {
   Bound b("join", {"iterable"}, 1, std::move(a));
   std::string out;
   bool first = true;
-  const auto sequence = iterate(*b[0], in.meter());  // held: it may be made of a str
+  const auto sequence = iterate(*b[0], in.meter());  // The sequence is held, as it may be made from a str.
   for (const Value& v : sequence->items) {
     check(v.as_text(), "join needs str elements, not {}", type_name(v));
     in.meter().spend_bytes(s.size() + v.as_text()->size());
@@ -82,13 +82,13 @@ Value join_method(Interpreter& in, const std::string& s, Arguments a) {
   return Value::text(std::move(out));
 }
 
-// The part of `s` that find and count look at, as byte offsets.
+// Returns the part of `s` that find and count search, as byte offsets.
 std::pair<size_t, size_t> window(const std::string& s, const Bound& b) {
   auto n = static_cast<int64_t>(length(s));
   auto offset = [&](size_t argument, int64_t fallback) {
     int64_t i = b[argument] && !b[argument]->is_none() ? b.integer(argument, 0) : fallback;
     if (i < 0) i = std::max<int64_t>(i + n, 0);
-    if (i > n) return s.npos;  // Python finds not even "" past the end
+    if (i > n) return s.npos;  // Python does not even find "" past the end.
     size_t at = 0;
     for (; i > 0; --i) at = next_code_point(s, at);
     return at;
@@ -224,7 +224,7 @@ Value sequence_method(Interpreter& in, const Sequence& s, const std::string& nam
   return Value::integer(n);
 }
 
-// loop.cycle(a, b, ...)
+// This is loop.cycle(a, b, ...).
 Value cycle(const Loop& loop, Arguments a) {
   check(!a.positional.empty() && a.named.empty(), "loop.cycle needs values");
   return a.positional[loop.index % a.positional.size()];

@@ -58,7 +58,7 @@ Value on_integers(Op op, int64_t a, int64_t b) {
     case Op::modulo: {
       check(b != 0, "division by zero");
       if (b == -1) return op == Op::modulo ? Value::integer(0) : on_integers(Op::subtract, 0, a);
-      bool rounds_down = a % b != 0 && (a < 0) != (b < 0);  // Python rounds towards minus infinity
+      bool rounds_down = a % b != 0 && (a < 0) != (b < 0);  // Python rounds towards minus infinity.
       return Value::integer(op == Op::modulo ? a % b + (rounds_down ? b : 0) : a / b - (rounds_down ? 1 : 0));
     }
     default:
@@ -137,7 +137,7 @@ Value binary(Op op, const Value& a, const Value& b, Meter& meter) {
 
 namespace {
 
-// The indices Python's slice(start, stop, step) picks from n elements.
+// Returns the indices that Python's slice(start, stop, step) picks from n elements.
 std::vector<size_t> slice_indices(int64_t n, const Value& start, const Value& stop, const Value& step) {
   auto bound = [&](const Value& v, int64_t fallback, int64_t low, int64_t high) {
     if (v.is_none()) return fallback;
@@ -246,7 +246,7 @@ std::string convert(const Conversion& c, const Value& v, Meter& meter) {
     case 'g': {
       check(number.has_value(), "%{} needs a number, not {}", c.type, type_name(v));
       const char* form = c.type == 'e' ? "%.*e" : c.type == 'f' ? "%.*f" : "%.*g";
-      char buffer[1500];  // 308 digits, the point and at most 1000 decimals
+      char buffer[1500];  // This holds 308 digits, the point and at most 1000 decimals.
       int n = std::snprintf(buffer, sizeof buffer, form, c.precision < 0 ? 6 : c.precision, *number);
       body.assign(buffer, static_cast<size_t>(n));
       break;

@@ -15,7 +15,8 @@ class Parser : ExpressionParser {
   }
 
  private:
-  // Reads until a block whose tag is one of `ends` (left unread, behind its '{%') or, without ends, to the end.
+  // Reads until a block whose tag is one of `ends`, which is left unread after its '{%', or without ends to the end of
+  // the template.
   std::unique_ptr<Body> parse_body(const Words& ends) {
     Nest nest(*this);
     auto body = std::make_unique<Body>();
@@ -52,7 +53,7 @@ class Parser : ExpressionParser {
     return s;
   }
 
-  // The body up to {% end %}, which is read too.
+  // Reads a body up to and including {% end %}.
   std::unique_ptr<Body> parse_block(std::string_view end) {
     close_block();
     auto body = parse_body({end});
@@ -90,7 +91,7 @@ class Parser : ExpressionParser {
     throw Error("chat template line {}: the tag {{% {} %}} is unknown or out of place here", line, tag);
   }
 
-  // A body that a break cannot leave, because what it prints is captured first.
+  // Reads a body that a break cannot leave, because its output is captured first.
   std::unique_ptr<Body> outside_loop(std::string_view end) {
     int loops = std::exchange(loops_, 0);
     auto body = parse_block(end);
@@ -98,7 +99,7 @@ class Parser : ExpressionParser {
     return body;
   }
 
-  // name|filter|filter(...) where `node` stands for what the first filter gets.
+  // Reads name|filter|filter(...), where `node` is the input of the first filter.
   NodePtr parse_filter_chain(NodePtr node) {
     std::string name = dotted_name();
     if (at_sign("(")) {
@@ -137,7 +138,7 @@ class Parser : ExpressionParser {
     s.target = parse_target(false);
     check(s.target.name != "loop", "chat template line {}: a loop cannot assign to 'loop'", line);
     if (!skip_name("in")) fail("'in'");
-    // As in jinja2 the iterable takes no inline if, so that `for x in y if z` reads z as the loop's filter.
+    // In jinja2 the iterable is no inline if, so `for x in y if z` reads z as the filter of the loop.
     std::vector<NodePtr> kids;
     kids.push_back(parse_or());
     bool tuple = at_sign(",");

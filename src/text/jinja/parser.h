@@ -1,5 +1,5 @@
-// Recursive descent over a chat template's tokens: what statements (parser.cc) and expressions
-// (parser_expressions.cc) share, and the expressions.
+// This file defines the recursive-descent parser of expressions in a chat template (parser_expressions.cc). The parser
+// of statements (parser.cc) derives from it.
 #pragma once
 #include <algorithm>
 #include <memory>
@@ -13,15 +13,15 @@
 
 namespace fidelio::jinja {
 
-// The levels of precedence are jinja2's, lowest first: if-else, or, and, not, comparisons, + -,
-// ~, * / // %, ** (which binds to the left), unary + -, then postfix, filters and tests.
+// The levels of precedence are those of jinja2, lowest first: if-else, or, and, not, comparisons, + -, ~, * / // %, **
+// (which binds to the left), unary + -, then postfix, filters and tests.
 class ExpressionParser {
  protected:
   using Kind = Token::Kind;
 
   explicit ExpressionParser(std::string_view source) : tokens_(tokenize(source)) {}
 
-  class Nest {  // one level of recursion
+  class Nest {  // It counts one level of recursion.
    public:
     explicit Nest(ExpressionParser& parser) : parser_(parser) {
       check(++parser_.depth_ <= kMaxParseDepth, "chat template line {}: nested more than {} deep", parser_.now().line,
@@ -79,13 +79,13 @@ class ExpressionParser {
   NodePtr parse_unary(bool with_filters);
   NodePtr parse_primary();
   bool at_tuple_end() const;
-  // One expression, or a tuple where a comma follows it.
+  // Reads one expression, or a tuple where a comma follows it.
   NodePtr parse_tuple();
   NodePtr parse_list();
   NodePtr parse_dict();
   NodePtr parse_postfix(NodePtr node);
   NodePtr parse_subscript(NodePtr object, int line);
-  // Reads `(a, b, name=c)` behind kids[0].
+  // Reads `(a, b, name=c)` after kids[0].
   NodePtr parse_call(NodePtr callee, Op op = Op::call, std::string text = {});
   NodePtr parse_filters_and_tests(NodePtr node);
   std::string dotted_name();

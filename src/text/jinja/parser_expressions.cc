@@ -343,7 +343,8 @@ NodePtr ExpressionParser::parse_test(NodePtr node) {
   } else {
     std::vector<NodePtr> kids;
     kids.push_back(std::move(node));
-    // `x is defined in y` and `x is a not in y` read on; any other word starts the test's one argument.
+    // `x is defined in y` and `x is a not in y` continue as comparisons; any other word starts the one argument of the
+    // test.
     if (literal || (word && !at_name("in") && !at_name("not"))) kids.push_back(parse_postfix(parse_primary()));
     node = make(Op::test, line, std::move(kids), std::move(name));
   }

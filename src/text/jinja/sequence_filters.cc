@@ -13,7 +13,7 @@ std::vector<Value> copy(Interpreter& in, const Value& v) {
   return items->items;
 }
 
-// `a.b.0`, as jinja2's attribute= arguments read it: the keys one after the other.
+// A Path is `a.b.0` as jinja2's attribute= arguments read it: the keys one after the other.
 using Path = std::vector<Value>;
 Path path_of(Interpreter& in, const Value& path) {
   if (!path.as_text()) return {path};
@@ -38,7 +38,7 @@ Value reach(Interpreter& in, Value v, const Path& path, const Value* fallback = 
   return v;
 }
 
-// What sort, unique, min and max compare: the attribute, in lower case unless case matters.
+// Returns the key that sort, unique, min and max compare: the attribute, in lower case unless case matters.
 Value sort_key(Interpreter& in, const Value& v, const std::optional<Path>& attribute, bool case_sensitive) {
   Value key = attribute ? reach(in, v, *attribute) : v;
   if (case_sensitive || !key.as_text()) return key;
@@ -219,7 +219,7 @@ Value map(Interpreter& in, const Value& v, Arguments a) {
   std::string name = *a.positional[0].as_text();
   a.positional.erase(a.positional.begin());
   for (const Value& item : copy(in, v)) {
-    in.meter().spend_items(a.positional.size() + a.named.size());  // each call has its own
+    in.meter().spend_items(a.positional.size() + a.named.size());  // Each call has its own arguments.
     out.push_back(in.filter(name, item, a));
   }
   return sequence(Kind::lazy, std::move(out));

@@ -14,14 +14,14 @@ namespace fidelio::jinja {
 
 namespace {
 
-// Where the last code point begins: back over continuation bytes, if they form one.
+// Returns where the last code point begins: it goes back over continuation bytes if they form one.
 size_t last_code_point(std::string_view s) {
   size_t start = s.size() - 1;
   while (start > 0 && s.size() - start < 4 && (static_cast<unsigned char>(s[start]) & 0xC0) == 0x80) --start;
   return next_code_point(s, start) == s.size() ? start : s.size() - 1;
 }
 
-// One more part of a text, with the bytes it has.
+// Charges one more part of a text, with its bytes.
 void pay_part(size_t bytes, Meter& meter) {
   meter.spend_items(1);
   meter.spend_bytes(bytes);
@@ -113,7 +113,7 @@ size_t find_text(std::string_view s, std::string_view what, size_t from) {
   return at ? static_cast<size_t>(static_cast<const char*>(at) - s.data()) : s.npos;
 }
 
-// Knuth, Morris and Pratt's search, from right to left.
+// This is the search of Knuth, Morris and Pratt, from right to left.
 size_t find_last_text(std::string_view s, std::string_view what) {
   const size_t m = what.size();
   if (m == 0) return s.size();
@@ -135,7 +135,7 @@ size_t find_last_text(std::string_view s, std::string_view what) {
 
 namespace {
 
-// Sharp s is the one letter of common text whose upper case is two letters; others use the simple mapping.
+// Sharp s is the one letter of common text whose upper case is two letters. All others use the simple mapping.
 void append_upper(std::string& out, char32_t c) {
   if (c == 0xDF)
     out += "SS";
@@ -163,7 +163,7 @@ bool is_cased(char32_t c) {
   return k == UTF8PROC_CATEGORY_LU || k == UTF8PROC_CATEGORY_LL || k == UTF8PROC_CATEGORY_LT;
 }
 
-// Whether every cased letter has category `wanted`, and there is one.
+// Tells whether the text has cased letters and all of them have the category `wanted`.
 bool all_cased(std::string_view s, utf8proc_category_t wanted) {
   bool any = false;
   for (char32_t c : decode(s)) {
@@ -299,7 +299,7 @@ std::vector<std::string> rsplit(std::string_view s, const std::string* separator
   std::vector<std::string> parts;
   for (;;) {
     const bool more = static_cast<int64_t>(parts.size()) < max_splits;
-    meter.spend(more ? separator->size() / 8 : 0);  // the search reads it each time
+    meter.spend(more ? separator->size() / 8 : 0);  // The search reads the separator each time.
     const size_t at = more ? find_last_text(s, *separator) : s.npos;
     const std::string_view part = at == s.npos ? s : s.substr(at + separator->size());
     pay_part(part.size(), meter);
@@ -336,7 +336,7 @@ std::string replace(std::string_view s, std::string_view from, std::string_view 
   std::string out;
   size_t i = 0;
   meter.spend_bytes(s.size());
-  if (from.empty()) {  // Python puts `to` before every code point and at the end
+  if (from.empty()) {  // Python puts `to` before every code point and at the end.
     while (count != 0) {
       meter.spend(1);
       meter.spend_bytes(to.size());

@@ -57,8 +57,8 @@ Value Value::tuple(std::vector<Value> items) { return sequence(Kind::tuple, std:
 
 Value Value::dict(std::vector<std::pair<Value, Value>> entries) {
   auto made = std::make_shared<Dict>();
-  Meter meter(uint64_t{1} << 40);                        // whoever makes keys that are no text has paid for this
-  std::unordered_map<std::string_view, size_t> by_text;  // JSON has text keys only, and perhaps many
+  Meter meter(uint64_t{1} << 40);  // Code that makes keys other than text has already been charged for it.
+  std::unordered_map<std::string_view, size_t> by_text;  // JSON has text keys only, and perhaps many.
   int deepest = 0;
   for (auto& [key, value] : entries) {
     check(hashable(key), "a {} cannot be the key of a dict", type_name(key));
@@ -175,7 +175,7 @@ bool less(const Value& a, const Value& b, Meter& meter) {
   }
   if (a.as_text() && b.as_text()) {
     meter.spend(std::min(a.as_text()->size(), b.as_text()->size()) / 64);
-    return *a.as_text() < *b.as_text();  // the order of UTF-8 bytes is that of code points
+    return *a.as_text() < *b.as_text();  // The order of UTF-8 bytes is the order of code points.
   }
   const Sequence* x = a.as_sequence();
   const Sequence* y = b.as_sequence();
@@ -227,7 +227,7 @@ std::optional<double> parse_float(std::string_view text) {
   const std::string_view given = strip(text, nullptr, true, true);
   const auto digit = [&](size_t i) { return given[i] >= '0' && given[i] <= '9'; };
   std::string s;
-  for (size_t i = 0; i < given.size(); ++i)  // Python allows one underscore between digits
+  for (size_t i = 0; i < given.size(); ++i)  // Python allows one underscore between digits.
     if (given[i] != '_' || i == 0 || i + 1 == given.size() || !digit(i - 1) || !digit(i + 1)) s += given[i];
   std::string word = lower(s);
   if (!word.empty() && (word[0] == '+' || word[0] == '-')) word.erase(0, 1);

@@ -24,7 +24,7 @@ AddedTokens::AddedTokens(const Json& config, const BpeModel& model, const Normal
                      .rstrip = bool_field(entry, "rstrip", false, where),
                      .normalized = bool_field(entry, "normalized", !special, where),
                      .special = special};
-    if (token.content.empty()) continue;  // Hugging Face ignores these
+    if (token.content.empty()) continue;  // Hugging Face ignores empty ones.
     const std::string* taken = model.text_of(id);
     check(!taken || *taken == token.content, "{}: id {} of '{}' belongs to '{}' in the vocabulary", where, id,
           token.content, taken ? *taken : "");
@@ -71,13 +71,13 @@ uint32_t AddedTokens::Matcher::step(uint32_t node, unsigned char byte) const {
   }
 }
 
-// Breadth first, because a node's `shorter` is nearer to the root.
+// The walk is breadth first, because a node's `shorter` is nearer to the root.
 void AddedTokens::Matcher::finish() {
   struct Edge {
     uint32_t parent, child;
     unsigned char byte;
   };
-  std::vector<Edge> all;  // by parent
+  std::vector<Edge> all;  // The edges are sorted by parent.
   all.reserve(edges.size());
   for (const auto& [key, child] : edges)
     all.push_back({static_cast<uint32_t>(key >> 8), child, static_cast<unsigned char>(key)});
@@ -107,20 +107,21 @@ void AddedTokens::Matcher::find(std::string_view text, std::vector<Match>& match
   }
 }
 
-// Follows Hugging Face in the corners too: a match that fails single_word is skipped as a whole, lstrip does not reach
-// back over the previous token, and a token that rstrip ran over is still found.
+// This follows Hugging Face in the details too: a match that fails single_word is skipped as a whole, lstrip does not
+// reach back over the previous token, and a token that rstrip ran over is still found.
 void AddedTokens::cut(const Matcher& matcher, bool special, TextPiece& piece, std::vector<TextPiece>& result) const {
   const std::string_view text = piece.text;
   size_t covered = 0;
-  // A token's text is not kept: nobody reads it, and white space that several tokens reach over would be copied for each.
+  // The text of a token is not kept. Nothing reads it, and white space that several tokens span would be copied for
+  // each.
   auto add = [&](size_t begin, size_t end, int32_t id) {
     if (begin >= end) return;
     result.push_back(id >= 0 ? TextPiece{"", id} : part_of(piece, begin, end));
   };
   std::vector<Matcher::Match> matches;
   matcher.find(text, matches);
-  size_t at = 0;         // no token is looked for before this
-  size_t white_end = 0;  // the white space behind an earlier token ends here; looked at once
+  size_t at = 0;         // No token is searched before this place.
+  size_t white_end = 0;  // The white space after an earlier token ends here, so it is read once only.
   for (auto found = matches.rbegin(); found != matches.rend(); ++found) {
     if (found->begin < at) continue;
     Matcher::Match match = *found;
@@ -146,7 +147,7 @@ void AddedTokens::cut(const Matcher& matcher, bool special, TextPiece& piece, st
     covered = match.end;
   }
   if (covered > 0 || text.empty()) return add(covered, text.size(), -1);
-  piece.at_start = piece.first > 0;  // as a part that is all of it
+  piece.at_start = piece.first > 0;  // The piece stays whole, and at_start is set as for a part.
   result.push_back(std::move(piece));
 }
 

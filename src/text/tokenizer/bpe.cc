@@ -10,8 +10,8 @@
 namespace fidelio::tokenization {
 namespace {
 
-constexpr uint64_t kEmpty = ~uint64_t{0};  // ids are below 2^24, so no pair has this key
-constexpr size_t kCachedSymbols = 64;      // longer segments are rarely seen twice
+constexpr uint64_t kEmpty = ~uint64_t{0};  // Ids are below 2^24, so no pair has this key.
+constexpr size_t kCachedSymbols = 64;      // Longer segments rarely occur twice.
 constexpr size_t kCachedSegments = 1 << 16;
 const char* const kModel = "tokenizer.json: model";
 
@@ -19,7 +19,7 @@ uint64_t key_of(int32_t left, int32_t right) {
   return uint64_t{static_cast<uint32_t>(left)} << 32 | static_cast<uint32_t>(right);
 }
 
-// One of the two spellings of a merge: "a b" or ["a", "b"].
+// Reads either of the two spellings of a merge: "a b" or ["a", "b"].
 std::pair<std::string, std::string> merge_sides(const Json& merge, size_t rank) {
   const std::string where = fmt::format("{}.merges[{}]", kModel, rank);
   if (merge.is_array()) {
@@ -101,7 +101,7 @@ void BpeModel::read_vocabulary(const Json& vocabulary) {
   }
 }
 
-// Tokens of one character: what a word starts as.
+// Finds the tokens of one character, with which a word starts.
 void BpeModel::read_characters() {
   for (const auto& [token, id] : ids_) {
     size_t length = 0;
@@ -135,13 +135,14 @@ void BpeModel::read_merges(const Json& merges) {
 
 // A merge joins the last character of its left side to the first of its right side.
 void BpeModel::find_joints(const std::vector<std::pair<int32_t, int32_t>>& merges) {
-  std::vector<bool> not_a_character(texts_.size(), false);  // symbols a word can start with that are no character
+  // A word can start with these symbols although they are no characters.
+  std::vector<bool> not_a_character(texts_.size(), false);
   for (int32_t id : byte_ids_)
     if (id >= 0) not_a_character[id] = true;
   if (unk_id_) not_a_character[*unk_id_] = true;
   std::vector<std::pair<int32_t, int32_t>> joints;
   for (auto [left, right] : merges) {
-    // The argument above needs every leaf of a merge to be a character of its text. No known tokenizer breaks this.
+    // Cutting at joints needs every leaf of a merge to be a character of its text. No known tokenizer breaks this.
     if (not_a_character[left] || not_a_character[right] || texts_[left]->empty() || texts_[right]->empty()) {
       cut_at_joints_ = false;
       return;
@@ -165,8 +166,8 @@ std::optional<int32_t> BpeModel::id_of(std::string_view token) const {
 
 const std::string* BpeModel::text_of(int32_t id) const { return id >= 0 && id < id_bound() ? texts_[id] : nullptr; }
 
-// The order in which unknown characters and byte tokens come out is Hugging Face's: an unknown character waits for the
-// next known one (or the end), and byte tokens overtake it.
+// The order of unknown characters and byte tokens is Hugging Face's: an unknown character waits for the next known one
+// (or the end), and byte tokens overtake it.
 void BpeModel::to_symbols(std::string_view word, std::vector<int32_t>& symbols) const {
   symbols.clear();
   int32_t waiting = -1;
@@ -235,8 +236,8 @@ void BpeModel::encode_segment(const int32_t* symbols, size_t count, Workspace& w
   ids.insert(ids.end(), begin, begin + hit->second.count);
 }
 
-// The symbols are a doubly linked list; candidate merges wait in a heap ordered by (rank, position). A candidate that
-// its neighbours have outdated is recognised when it comes up, and skipped.
+// The symbols are a doubly linked list, and candidate merges wait in a heap ordered by (rank, position). A candidate
+// that became outdated because its neighbours changed is recognised when it reaches the top, and skipped.
 void BpeModel::merge(const int32_t* symbols, size_t count, Workspace& workspace, std::vector<int32_t>& ids) const {
   using Candidate = Workspace::Candidate;
   auto later = [](const Candidate& a, const Candidate& b) {

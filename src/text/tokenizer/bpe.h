@@ -1,5 +1,5 @@
-// Byte-pair encoding: the `model` of a tokenizer.json. A word becomes one symbol per character, then the neighbours
-// whose merge has the lowest rank (leftmost first) are joined until no neighbours have a merge.
+// This file implements byte-pair encoding, the `model` of a tokenizer.json. A word becomes one symbol per character.
+// Then the neighbours whose merge has the lowest rank (leftmost first) are joined, until no neighbours have a merge.
 #pragma once
 #include <cstdint>
 #include <nlohmann/json_fwd.hpp>
@@ -11,17 +11,17 @@
 
 namespace fidelio::tokenization {
 
-inline constexpr int32_t kTokenIdLimit = 1 << 24;  // ids of a tokenizer file are below this
+inline constexpr int32_t kTokenIdLimit = 1 << 24;  // Ids of a tokenizer file are below this.
 
-// A map from a pair of ids to {rank, id}, open addressing with linear probing: the encoder's inner loop.
+// This maps a pair of ids to {rank, id} by open addressing with linear probing. It is the inner loop of the encoder.
 class PairMap {
  public:
   struct Value {
     uint32_t rank;
     int32_t id;
   };
-  explicit PairMap(size_t pairs = 0);                     // room for so many pairs
-  void assign(int32_t left, int32_t right, Value value);  // a later assignment of the same pair wins
+  explicit PairMap(size_t pairs = 0);                     // It has room for this many pairs.
+  void assign(int32_t left, int32_t right, Value value);  // A later assignment of the same pair wins.
   const Value* find(int32_t left, int32_t right) const;
 
  private:
@@ -36,17 +36,20 @@ class PairMap {
 
 class BpeModel {
  public:
-  // Merged segments already seen and scratch space, for one thread. Start a fresh one per text: it only grows.
+  // A Workspace holds the merged segments already seen and scratch space, for one thread. Each text should get a fresh
+  // one, as it only grows.
   struct Workspace {
     struct TransparentHash {
       using is_transparent = void;
       size_t operator()(std::string_view s) const { return std::hash<std::string_view>{}(s); }
     };
     struct Range {
-      uint32_t begin, count;  // in `merged`
+      uint32_t begin, count;  // The range is in `merged`.
     };
     struct Symbol {
-      int32_t id, previous, next;  // neighbours' indices, -1 at the ends; id -1: merged into its left neighbour
+      // The neighbours are indices, -1 at the ends. An id of -1 means that the symbol was merged into its left
+      // neighbour.
+      int32_t id, previous, next;
     };
     struct Candidate {
       uint32_t rank;
@@ -58,18 +61,19 @@ class BpeModel {
     std::vector<Candidate> heap;
   };
 
-  explicit BpeModel(
-      const nlohmann::json& model);  // throws Error naming the field that is missing, wrong or unsupported
+  // Throws Error naming the field that is missing, wrong or unsupported.
+  explicit BpeModel(const nlohmann::json& model);
 
-  // Appends the ids of `word` (valid UTF-8). A character without token, byte tokens or unk_token is dropped, as Hugging
-  // Face does. Throws Error if the unk_token is needed and not in the vocabulary. O(n log n). False where there come to be
-  // more than `most` ids: what was appended then is no encoding, and what the word would have cost was not all paid.
+  // Appends the ids of `word` (valid UTF-8). A character that has no token, no byte tokens and no unk_token is dropped,
+  // as Hugging Face does. Throws Error if the unk_token is needed and not in the vocabulary. It takes O(n log n) steps.
+  // Returns false if there would be more than `most` ids; the appended ids are then no complete encoding, and the cost
+  // of the rest is saved.
   bool encode(std::string_view word, Workspace& workspace, std::vector<int32_t>& ids, size_t most) const;
 
   std::optional<int32_t> id_of(std::string_view token) const;
-  int32_t id_bound() const { return static_cast<int32_t>(texts_.size()); }  // largest id + 1
-  size_t size() const { return ids_.size(); }                               // tokens
-  const std::string* text_of(int32_t id) const;                             // null: no such token
+  int32_t id_bound() const { return static_cast<int32_t>(texts_.size()); }  // This is the largest id + 1.
+  size_t size() const { return ids_.size(); }                               // It counts the tokens.
+  const std::string* text_of(int32_t id) const;                             // It is null for an id without a token.
 
  private:
   void read_vocabulary(const nlohmann::json& vocabulary);
@@ -81,18 +85,21 @@ class BpeModel {
   void encode_segment(const int32_t* symbols, size_t count, Workspace& workspace, std::vector<int32_t>& ids) const;
   void merge(const int32_t* symbols, size_t count, Workspace& workspace, std::vector<int32_t>& ids) const;
 
-  std::vector<const std::string*> texts_;  // by id; null where no token has that id. They point into ids_.
+  // The index is the id; the entry is null where no token has that id. The pointers point into ids_.
+  std::vector<const std::string*> texts_;
   std::unordered_map<std::string, int32_t, Workspace::TransparentHash, std::equal_to<>> ids_;
-  std::vector<int32_t> character_ids_;  // by code point, for those below its size; -1: none
-  std::vector<int32_t> byte_ids_;       // of <0x00>..<0xFF>, -1 where absent; empty without byte_fallback
+  std::vector<int32_t> character_ids_;  // The index is the code point, for those below its size; -1 means none.
+  // These are the ids of <0x00>..<0xFF>, -1 where absent. It is empty without byte_fallback.
+  std::vector<int32_t> byte_ids_;
   PairMap merges_;
-  // Neighbouring character symbols that some merge can join. Where a word has a pair that is not here, no token ever
-  // spans the two, so it can be cut there without changing the result: words without pre-tokenizer stay short.
+  // These are the neighbouring character symbols that some merge can join. Where a word has a pair that is not here, no
+  // token ever spans the two, so the word can be cut there without changing the result. This keeps words short where
+  // there is no pre-tokenizer.
   PairMap joints_;
   bool cut_at_joints_ = true;
   std::string unk_token_;
   std::optional<int32_t> unk_id_;
-  size_t longest_ = 1;  // characters of a token: of so many symbols at most one id comes
+  size_t longest_ = 1;  // This is the most characters that a token has, so this many symbols give at least one id.
   bool has_unk_ = false, fuse_unk_ = false, ignore_merges_ = false;
 };
 

@@ -21,7 +21,7 @@ constexpr const char *kConfigFile = "tokenizer_config.json", *kMapFile = "specia
 constexpr std::array<const char*, 7> kNamedTokens = {"bos_token", "eos_token", "unk_token", "sep_token",
                                                      "pad_token", "cls_token", "mask_token"};
 
-// The tokens that transformers' classes have where a file names none; empty: none.
+// These are the tokens that transformers' classes have where a file names none; empty means none.
 struct ClassTokens {
   const char *name, *bos, *eos, *unk;
 };
@@ -43,7 +43,7 @@ Json read_config_file(const TextFiles& files, const char* name) {
   return object;
 }
 
-// Merges as transformers does: what the map says of a token replaces what the config says, lists are joined.
+// Merges as transformers does: what the map says about a token replaces what the config says, and lists are joined.
 void merge_special_tokens_map(const TextFiles& files, Json& config) {
   const Json map = read_config_file(files, kMapFile);
   for (const auto& [key, value] : map.items()) {
@@ -60,7 +60,7 @@ void merge_special_tokens_map(const TextFiles& files, Json& config) {
   }
 }
 
-// added_tokens.json, {text: id}, as what newer configs describe under added_tokens_decoder.
+// Converts added_tokens.json, {text: id}, to the form of added_tokens_decoder in newer configs.
 void merge_added_tokens(const TextFiles& files, Json& config) {
   const Json added = read_config_file(files, kAddedFile);
   if (added.empty()) return;
@@ -89,14 +89,15 @@ void add_tokens_of_class(const TextFiles& files, Json& config) {
         {"bos_token", known.bos}, {"eos_token", known.eos}, {"unk_token", known.unk}};
     const bool whole = std::all_of(std::begin(tokens), std::end(tokens),
                                    [&](const auto& token) { return config.contains(token.first); });
-    // transformers takes a byte-level tokenizer for one of no class, whatever class it is said to be, if that is Llama's.
+    // transformers treats a byte-level tokenizer whose class is given as Llama's as one without a class.
     if (whole || (name == "LlamaTokenizer" && tokenizer_json(files).find("\"ByteLevel\"") != std::string::npos)) return;
     for (const auto& [key, text] : tokens)
       if (*text != 0 && !config.contains(key)) config[key] = text;
   }
 }
 
-// An id that is the name of a member. It is a stranger's text, which might as well be brackets in brackets.
+// Parses an id that is the name of a JSON member. The name is a stranger's text and may be anything, for example nested
+// brackets.
 uint32_t index_named(const std::string& name, const std::string& where) {
   uint32_t id = 0;
   const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), id);
@@ -105,9 +106,9 @@ uint32_t index_named(const std::string& name, const std::string& where) {
   return id;
 }
 
-// Adds to tokenizer.json's added tokens those that the files beside it alone have, as transformers does: what they describe
-// under "added_tokens_decoder", and the special tokens they name that are ordinary ones in the vocabulary. Not their
-// pad_token: nothing is padded here, and where that is a token of the language it would vanish from answers.
+// Adds to the added tokens of tokenizer.json those that only the files beside it have, as transformers does: the tokens
+// described under "added_tokens_decoder", and named special tokens that are ordinary ones in the vocabulary. Their
+// pad_token is left out: nothing is padded here, and where it is a word of the language it would vanish from answers.
 void complete_added_tokens(Json& file, const Json& config) {
   const std::string where = "tokenizer_config.json";
   const auto model = file.find("model");
@@ -115,7 +116,7 @@ void complete_added_tokens(Json& file, const Json& config) {
   const Json none = Json::object(), &vocabulary = listed && (*model)["vocab"].is_object() ? (*model)["vocab"] : none;
   Json& tokens = file["added_tokens"];
   if (tokens.is_null()) tokens = Json::array();
-  if (!tokens.is_array()) return;  // refused where it is read
+  if (!tokens.is_array()) return;  // It is refused where it is read.
   std::unordered_set<std::string> known;
   for (const Json& token : tokens)
     if (token.is_object() && token.contains("content") && token["content"].is_string()) known.insert(token["content"]);
@@ -127,7 +128,7 @@ void complete_added_tokens(Json& file, const Json& config) {
   };
   const auto add_named = [&](const Json& token, const std::string& at) {
     const std::string& text = text_of_token(token, at);
-    if (!vocabulary.contains(text)) return;  // it has no row in the model's embedding
+    if (!vocabulary.contains(text)) return;  // The token has no row in the embedding of the model.
     Json special = token.is_object() ? token : Json::object();
     special["special"] = true;
     add(std::move(special), text, nullptr);
@@ -142,7 +143,7 @@ void complete_added_tokens(Json& file, const Json& config) {
   }
   for (const char* key : {"bos_token", "eos_token", "unk_token", "sep_token", "cls_token", "mask_token"})
     if (const Json* token = find_field(config, key, where)) add_named(*token, where + ": " + key);
-  for (const auto& [key, token] : config.items())  // a model's own: image_token
+  for (const auto& [key, token] : config.items())  // These are a model's own tokens, such as image_token.
     if (key.ends_with("_token") && key != "pad_token" && token.is_string()) add_named(token, where + ": " + key);
   for (const char* key : {"additional_special_tokens", "extra_special_tokens"})
     if (const Json* more = find_field(config, key, where); more && more->is_structured())
@@ -200,7 +201,7 @@ Json template_processing(const NamedToken& before, const NamedToken& behind) {
 
 namespace {
 
-// "fix_mistral_regex": Mistral's files before transformers 5 split words otherwise than the models learnt.
+// Applies "fix_mistral_regex": Mistral's files written before transformers 5 split words otherwise than in training.
 void fix_mistral_pattern(Json& tokenizer, const Json& config, const TextFiles& files) {
   if (!bool_field(config, "fix_mistral_regex", false, kConfigFile)) return;
   const Json model = read_config_file(files, "config.json");
@@ -208,7 +209,7 @@ void fix_mistral_pattern(Json& tokenizer, const Json& config, const TextFiles& f
   const std::string version =
       model.value("transformers_version", Json("")).is_string() ? model.value("transformers_version", "") : "";
   constexpr const char* kTypes[] = {"", "mistral", "mistral3", "voxtral", "ministral", "pixtral"};
-  constexpr size_t kLargest = 100'000;  // vocabulary of Mistral's that is not meant
+  constexpr size_t kLargest = 100'000;  // Vocabularies of Mistral up to this size are not affected.
   const bool meant = std::find(std::begin(kTypes), std::end(kTypes), type) != std::end(kTypes) &&
                      std::atoi(version.c_str()) < 5 && tokenizer.value("pre_tokenizer", Json()).is_object() &&
                      tokenizer.value("model", Json::object()).value("vocab", Json()).size() > kLargest;

@@ -1,4 +1,4 @@
-// Tests the files that stand beside a tokenizer.json, and those that stand in its place. The results expected are what
+// These tests are about the files beside a tokenizer.json, and those that replace it. The expected results are what
 // transformers 5.24 makes of the same files.
 #include "text/tokenizer/config.h"
 
@@ -19,7 +19,7 @@ using ::testing::HasSubstr;
 using ::testing::Pair;
 using Texts = std::map<std::string, std::string>;
 
-// Letters alone, with <s> before a text.
+// This tokenizer has letters alone and puts <s> before a text.
 const std::string kLetters = R"({
   "added_tokens": [{"id": 4, "content": "<s>", "special": true, "normalized": false}],
   "normalizer": null, "pre_tokenizer": null, "decoder": {"type": "Fuse"},
@@ -51,13 +51,13 @@ TEST(TokenizerConfig, NamesTokensInEveryFileThatTransformersReads) {
   EXPECT_EQ(tokenizer.bos_id(), 4);
   EXPECT_EQ(tokenizer.eos_id(), 2);
   EXPECT_TRUE(tokenizer.is_special(1));
-  // A config that describes its added tokens says all of special tokens, too.
+  // If a config describes its added tokens, the special tokens come from it alone.
   const TextFiles described = beside({{"tokenizer_config.json", R"({"bos_token": "a", "added_tokens_decoder": {}})"},
                                       {"special_tokens_map.json", R"({"bos_token": "<s>"})"},
                                       {"added_tokens.json", R"({"new": 9})"}});
   EXPECT_THAT(special_tokens(described), ElementsAre(Pair("bos_token", "a")));
   EXPECT_EQ(Tokenizer::load(described).id_of("new"), std::nullopt);
-  // Further names, and lists of both files together.
+  // These files have further names, and lists that are joined.
   const TextFiles more =
       beside({{"tokenizer_config.json",
                R"({"image_token": "c", "extra_special_tokens": {"video_token": "b"}, "model_input_names": ["x"]})"},
@@ -92,7 +92,7 @@ TEST(TokenizerConfig, ReadsOlderAddedTokens) {
 TEST(TokenizerConfig, KeysThatChangeIdsOrTextsAreReadOrRefused) {
   const std::string text = "ab<s>a";
   EXPECT_EQ(Tokenizer::load(beside({})).encode(text, false), (std::vector<int32_t>{3, 4, 0}));
-  // "<s>" as text: none of its characters is in the vocabulary.
+  // "<s>" is text here, and none of its characters is in the vocabulary.
   EXPECT_EQ(
       Tokenizer::load(beside({{"tokenizer_config.json", R"({"split_special_tokens": true})"}})).encode(text, false),
       (std::vector<int32_t>{3, 0}));
@@ -110,7 +110,8 @@ TEST(TokenizerConfig, KeysThatChangeIdsOrTextsAreReadOrRefused) {
   EXPECT_THAT(trouble_of(beside({{"special_tokens_map.json", "["}})), HasSubstr("special_tokens_map.json"));
 }
 
-// "bA" is one word to the file's pattern and two to the corrected one, which is for vocabularies as large as Mistral's.
+// "bA" is one word to the pattern of the file and two to the corrected one, which is for vocabularies as large as
+// Mistral's.
 TEST(TokenizerConfig, CorrectsMistralsPattern) {
   json file = json::parse(kLetters);
   file["pre_tokenizer"] = {{"type", "Split"}, {"pattern", {{"Regex", "[a-zA-Z]+"}}}, {"behavior", "Isolated"}};
@@ -132,7 +133,7 @@ TEST(TokenizerConfig, CorrectsMistralsPattern) {
   EXPECT_EQ(ids(100, "mistral", "4.57.1"), std::vector<int32_t>{6});
 }
 
-// The vocabulary of bytes and four words, as Mistral writes it.
+// This is the vocabulary of bytes and four words, in Mistral's form.
 json small_tekken() {
   const std::string alphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
   const auto base64 = [&](const std::string& bytes) {
@@ -154,7 +155,7 @@ json small_tekken() {
   return {{"config",
            {{"pattern", " ?[a-z]+|\\s+|."},
             {"num_vocab_tokens", words.size()},
-            {"default_vocab_size", words.size() - 1 + 22},  // the last word is one too many
+            {"default_vocab_size", words.size() - 1 + 22},  // The last word is one too many.
             {"default_num_special_tokens", 22},
             {"version", "v3"}}},
           {"vocab", vocabulary}};
@@ -181,7 +182,7 @@ TEST(Tekken, IsReadAsATokenizer) {
   EXPECT_EQ(own.id_of("<first>"), 0);
   EXPECT_EQ(own.id_of("<SPECIAL_2>"), 2);
   EXPECT_EQ(own.encode("a"), (std::vector<int32_t>{1, 'a' + 22}));
-  // A tokenizer.json beside it is what is read.
+  // If a tokenizer.json stands beside it, that file is read.
   EXPECT_EQ(Tokenizer::load(beside({{"tekken.json", small_tekken().dump()}})).vocab_size(), 5);
 }
 

@@ -49,7 +49,7 @@ void add_steps(const Json& config, int depth, std::vector<DecoderStep>& steps) {
   steps.push_back(std::move(step));
 }
 
-// The byte of a token <0xNN>, or -1.
+// Returns the byte of a token <0xNN>, or -1.
 int fallback_byte(const std::string& token) {
   if (token.size() != 6 || !token.starts_with("<0x") || token[5] != '>') return -1;
   int value = 0;
@@ -64,7 +64,7 @@ int fallback_byte(const std::string& token) {
   return value;
 }
 
-// The bytes at the end of a valid run that begin a character and do not end it.
+// Returns the bytes at the end of a valid run that begin a character and do not complete it.
 std::string unfinished_end(const std::string& run) {
   for (size_t at = 0; at < run.size();) {
     const Utf8Step step = utf8_step(run, at);
@@ -109,7 +109,8 @@ std::string from_metaspace(const DecoderStep& step, const std::string& token, bo
   return out;
 }
 
-// The bytes a token of the byte-level alphabet stands for; a token with any other character stands for itself.
+// Returns the bytes that a token of the byte-level alphabet stands for. A token with any other character stands for
+// itself.
 std::string bytes_of(const std::string& token) {
   std::string out;
   for (size_t at = 0, length; at < token.size(); at += length) {
@@ -133,11 +134,11 @@ std::vector<DecoderStep> read_decoder(const Json& config) {
 }
 
 struct DecoderRun::State {
-  bool fused = false;    // the input of this stage is one token in fragments
-  bool waits = false;    // ... which this stage must see whole
-  bool started = false;  // a token (or, for Strip, a character that stays) has come
-  size_t stripped = 0;   // Strip on fragments: leading characters cut so far
-  std::string held;      // text or bytes that are not final yet
+  bool fused = false;    // The input of this stage is one token in fragments.
+  bool waits = false;    // In that case, this stage must see the whole token.
+  bool started = false;  // A token (or, for Strip, a character that stays) has arrived.
+  size_t stripped = 0;   // For Strip on fragments, it counts the leading characters cut so far.
+  std::string held;      // It holds text or bytes that are not final yet.
 };
 
 DecoderRun::DecoderRun(std::shared_ptr<const std::vector<DecoderStep>> steps)
@@ -190,7 +191,7 @@ void DecoderRun::give(const std::string& text, std::string& out) {
   out.append(text, at);
 }
 
-// A stage that waits tells its characters again with those behind them: as many are dropped there.
+// A stage that waits will later write its characters again with those after them, so as many are dropped then.
 void DecoderRun::settle(std::string& out) {
   bool waits = false;
   for (size_t i = 0; i < states_.size(); ++i) {
@@ -222,7 +223,7 @@ bool DecoderRun::pending() const {
   return std::any_of(states_.begin(), states_.end(), [](const State& state) { return !state.held.empty(); });
 }
 
-// A stage without memory beyond "was this the first token".
+// Runs a stage that remembers nothing except whether a token came before.
 std::string DecoderRun::whole_token(size_t stage, const std::string& text) {
   const DecoderStep& step = (*steps_)[stage];
   const bool first = !std::exchange(states_[stage].started, true);
@@ -262,7 +263,7 @@ void DecoderRun::feed_byte_level(size_t stage, const std::string& text, std::str
   feed(stage + 1, ready, out);
 }
 
-// Whether a byte is part of a valid text is known only when its run ends: a single wrong byte spoils the whole run.
+// A byte is known to be part of valid text only at the end of its run, as a single wrong byte spoils the whole run.
 void DecoderRun::feed_byte_fallback(size_t stage, const std::string& text, std::string& out) {
   if (int byte = fallback_byte(text); byte >= 0) {
     states_[stage].held += static_cast<char>(byte);

@@ -1,4 +1,5 @@
-// From tokens back to text: the `decoder` of a tokenizer.json, as a chain of stages that work incrementally.
+// This file turns tokens back into text. It implements the `decoder` of a tokenizer.json as a chain of stages that work
+// incrementally.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -10,16 +11,16 @@
 
 namespace fidelio::tokenization {
 
-// What one stage of a decoder does. A stage takes token texts and gives token texts.
+// This is one stage of a decoder. A stage takes token texts and gives token texts.
 struct DecoderStep {
   enum Kind {
-    kByteLevel,     // bytes of all tokens joined into one text, ill-formed UTF-8 replaced by U+FFFD
-    kReplace,       // `pattern` -> `content` in each token
-    kByteFallback,  // a run of tokens <0xNN> becomes its text, or one U+FFFD a byte if the run is not valid UTF-8
-    kFuse,          // all tokens become one
-    kStrip,         // up to `start` leading and `stop` trailing characters `content` are cut off each token
-    kMetaspace,     // `content` -> space; in the first token nothing if `drop_first`
-    kJoin,          // no decoder in the file: a space between tokens
+    kByteLevel,     // The bytes of all tokens are joined into one text, and ill-formed UTF-8 is replaced by U+FFFD.
+    kReplace,       // `pattern` is replaced by `content` in each token.
+    kByteFallback,  // A run of tokens <0xNN> becomes its text, or one U+FFFD a byte if the run is not valid UTF-8.
+    kFuse,          // All tokens become one.
+    kStrip,         // Up to `start` leading and `stop` trailing characters `content` are cut off each token.
+    kMetaspace,     // `content` becomes a space, or nothing at the start of the first token if `drop_first`.
+    kJoin,          // The file has no decoder, so tokens are joined by spaces.
   };
   Kind kind;
   std::shared_ptr<const TextPattern> pattern;
@@ -28,12 +29,12 @@ struct DecoderStep {
   bool drop_first = false;
 };
 
-// ByteLevel, Replace, ByteFallback, Fuse, Strip, Metaspace and Sequences of them; null: tokens joined by spaces. Throws
-// Error naming what is unsupported.
+// Reads ByteLevel, Replace, ByteFallback, Fuse, Strip, Metaspace and Sequences of them; null means tokens joined by
+// spaces. Throws Error naming what is unsupported.
 std::vector<DecoderStep> read_decoder(const nlohmann::json& config);
 
-// One run of the chain over one sequence of tokens. After kByteLevel or kFuse there is a single token, which arrives in
-// fragments; a stage that cannot work on fragments holds its text back until finish().
+// This is one run of the chain over one sequence of tokens. After kByteLevel or kFuse there is a single token, which
+// arrives in fragments. A stage that cannot work on fragments holds its text back until finish().
 class DecoderRun {
  public:
   explicit DecoderRun(std::shared_ptr<const std::vector<DecoderStep>> steps);
@@ -41,15 +42,15 @@ class DecoderRun {
   DecoderRun(DecoderRun&&) noexcept;
   DecoderRun& operator=(DecoderRun&&) noexcept;
 
-  // Both append the text that became final to `out`; what is appended is always whole UTF-8 characters.
+  // Both append the text that became final to `out`. The appended text always consists of whole UTF-8 characters.
   void push(const std::string& token, std::string& out);
   void finish(std::string& out);
-  // Appends what the tokens so far still have to say, as if no more came, and goes on behind it. Only a character that
-  // they leave unfinished stays held back, for the tokens that may complete it.
+  // Appends the text that the tokens so far still hold back, as if no more came, and can continue after it. Only an
+  // unfinished character stays held back, for the tokens that may complete it.
   void settle(std::string& out);
-  // Treats the tokens that come as standing inside a text, whatever its beginning was.
+  // Treats the following tokens as standing inside a text, whatever its beginning was.
   void begin_inside();
-  bool pending() const;  // something is held back
+  bool pending() const;  // It is true if something is held back.
 
  private:
   struct State;
@@ -63,8 +64,9 @@ class DecoderRun {
   void give(const std::string& text, std::string& out);
   std::shared_ptr<const std::vector<DecoderStep>> steps_;
   std::vector<State> states_;
-  size_t dropped_ = 0;  // characters that are still to come and were settled already
-  Meter meter_{"the tokenizer's decoder", kMaxWork, kMaxMemory / 4};  // of the patterns; every token adds to it
+  size_t dropped_ = 0;  // These characters are still to come and were already settled.
+  // This limits the work of the patterns; every token adds to the allowance.
+  Meter meter_{"the tokenizer's decoder", kMaxWork, kMaxMemory / 4};
 };
 
 }  // namespace fidelio::tokenization

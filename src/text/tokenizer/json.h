@@ -1,6 +1,6 @@
-// Typed access to the fields of a JSON object; a missing field or a wrong type throws Error naming the field, what was
-// expected and what was found. `where` names the object ("tokenizer.json: model"). Included by .cc files only: the JSON
-// library is slow to compile.
+// This file gives typed access to the fields of a JSON object. A missing field or a wrong type throws Error naming the
+// field, what was expected and what was found. `where` names the object ("tokenizer.json: model"). Only .cc files
+// include it, as the JSON library is slow to compile.
 #pragma once
 #include <nlohmann/json.hpp>
 #include <string>
@@ -15,7 +15,7 @@ inline void expect_type(bool right, const Json& value, const std::string& where,
   check(right, "{}: expected {}, found {}", where, expected, value.type_name());
 }
 
-// Null when the field is absent or null.
+// Returns null when the field is absent or null.
 inline const Json* find_field(const Json& object, const char* key, const std::string& where) {
   expect_type(object.is_object(), object, where, "an object");
   auto it = object.find(key);
@@ -50,7 +50,7 @@ inline const Json& array_field(const Json& object, const char* key, const std::s
   return value;
 }
 
-// An integer in [0, limit).
+// Returns an integer in [0, limit).
 inline int32_t index_of(const Json& value, int32_t limit, const std::string& where) {
   expect_type(value.is_number_integer(), value, where, "an integer");
   const bool fits = value.is_number_unsigned() ? value.get<uint64_t>() < static_cast<uint64_t>(limit) : false;

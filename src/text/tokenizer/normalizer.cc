@@ -15,7 +15,7 @@ struct Overloaded : Visitors... {
 template <typename... Visitors>
 Overloaded(Visitors...) -> Overloaded<Visitors...>;
 
-// Where the text without leading (trailing) white space begins (ends).
+// Returns where the text without leading (trailing) white space begins (ends).
 size_t leading_space(std::string_view text) {
   size_t at = 0;
   for (size_t length; at < text.size() && is_white_space(code_point_at(text, at, &length));) at += length;
@@ -39,7 +39,8 @@ void replace_matches(const TextPattern& pattern, TextPiece& piece, std::string_v
   size_t first = 0;
   for (const TextSpan& span : spans) {
     out += span.match ? content : text.substr(span.begin, span.end - span.begin);
-    // What is put in stands for the last character of what it replaces, for the piece's beginning where there is none.
+    // Inserted text stands for the last character that it replaces, or for the beginning of the piece where it replaces
+    // none.
     if (!span.match && span.begin < piece.first) first = out.size() - (span.end - std::min(span.end, piece.first));
     if (span.match && span.end <= piece.first && (span.end > 0 || piece.at_start)) first = out.size();
   }
@@ -48,11 +49,12 @@ void replace_matches(const TextPattern& pattern, TextPiece& piece, std::string_v
 }
 
 void bring_to_form(NormalForm form, TextPiece& piece, Meter& meter) {
-  std::string text = normalize_utf8(piece.text, form);  // one character can become eighteen
+  std::string text = normalize_utf8(piece.text, form);  // One character can become eighteen.
   meter.memory(text.size() - std::min(piece.text.size(), text.size()));
   if (piece.first > 0) {
     const std::string alone = normalize_utf8(piece.text.substr(0, piece.first), form);
-    size_t first = 0;  // as many characters, of which the last may have been composed with those behind it
+    // The same number of characters is counted off, of which the last may have been composed with those after it.
+    size_t first = 0;
     for (size_t at = 0, length; at < alone.size() && first < text.size(); at += length) {
       code_point_at(alone, at, &length);
       size_t own;
@@ -109,7 +111,7 @@ void Normalizer::add(const Json& config, int depth) {
   } else if (type == "Strip") {
     steps_.emplace_back(Strip{bool_field(config, "strip_left", true, kNormalizerKey),
                               bool_field(config, "strip_right", true, kNormalizerKey)});
-  } else if (type == "StripAccents") {  // of Unicode 9, as the normal forms
+  } else if (type == "StripAccents") {  // These are the marks of Unicode 9, as in the normal forms.
     steps_.emplace_back(Replace{TextPattern::regex("[\\p{M}&&[^" + std::string(kAfterUnicode9) + "]]"), ""});
   } else {
     throw Error(

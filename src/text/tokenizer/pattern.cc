@@ -23,10 +23,10 @@ std::string reason(int code, OnigErrorInfo* info) {
   return std::string(reinterpret_cast<char*>(text), static_cast<size_t>(length));
 }
 
-// Whether an expression refers back, calls a group, is conditional or has something of open length in a lookaround. No
-// published one does. Errs towards yes: (?=[*]) is taken for one.
+// Tells whether an expression refers back, calls a group, is conditional or has something of open length in a
+// lookaround. No published one does. It errs towards yes: (?=[*]) counts as one.
 bool may_reread(std::string_view e) {
-  int group = 0, around = 0;  // depth of groups, and the depth inside of which we look around
+  int group = 0, around = 0;  // These are the depth of groups, and the depth at which the lookaround began.
   for (size_t i = 0; i < e.size(); ++i) {
     const std::string_view rest = e.substr(i);
     if (rest[0] == '\\') {
@@ -57,7 +57,7 @@ struct FreeRegion {
 
 struct TextPattern::Compiled {
   Compiled(const std::string& expression, OnigSyntaxType* syntax) : source(expression) {
-    // Compiling touches Oniguruma's global tables; searching does not.
+    // Compiling uses Oniguruma's global tables; searching does not.
     static std::mutex mutex;
     std::lock_guard lock(mutex);
     static const int ready = [] {
@@ -95,7 +95,7 @@ TextPattern TextPattern::literal(std::string text) {
 
 TextPattern TextPattern::regex(const std::string& expression) {
   TextPattern pattern;
-  // No options, as Hugging Face compiles them.
+  // There are no options, as Hugging Face compiles them without.
   pattern.regex_ = std::make_shared<const Compiled>(expression, ONIG_SYNTAX_DEFAULT);
   return pattern;
 }
@@ -108,14 +108,15 @@ TextPattern TextPattern::python(const std::string& expression) {
 
 namespace {
 
-// What one match attempt may take. Oniguruma counts its steps back ("retries") and the entries of its stack; running
-// ahead, as a* does, is counted nowhere and is linear in the text for one attempt, so attempts are timed as well.
+// These bound the cost of one match attempt. Oniguruma counts its steps back ("retries") and the entries of its stack.
+// It does not count running ahead, as a* does, which is linear in the text for one attempt, so attempts are timed as
+// well.
 constexpr unsigned long kFirstSteps = 32, kMostSteps = 32ul << 20;
-constexpr unsigned kLeastStack = 160, kMostStack = 2u << 20;  // entries of 40 bytes
+constexpr unsigned kLeastStack = 160, kMostStack = 2u << 20;  // An entry has 40 bytes.
 uint64_t work_of(unsigned long steps) { return steps / 8; }
 
-// Every so many attempts the processor time that they took is looked at. Words of a text take less than a microsecond
-// each; attempts that take more on average are paid for, 100 ns a step.
+// The processor time is read once for this many attempts. Words of a text take less than a microsecond each; attempts
+// that take more on average are charged, at 100 ns a step.
 constexpr int kTimedTogether = 16;
 constexpr int64_t kFreeNanoseconds = kTimedTogether * 20'000;
 int64_t thread_nanoseconds() {
@@ -128,29 +129,31 @@ struct FreeParameters {
   void operator()(OnigMatchParam* p) const { onig_free_match_param(p); }
 };
 
-// The spans must fit into the memory that is left, with room to grow. A match adds at most two: each 4096 is seen.
+// The spans must fit into the memory that is left, with room to grow. A match adds at most two, so the test runs once
+// for each 4096.
 void pay_spans(const std::vector<TextSpan>& spans, Meter& meter) {
   if (spans.size() % 4096 < 2) meter.passing_memory(2 * sizeof(TextSpan) * spans.size());
 }
 
 }  // namespace
 
-// One search after another over one text, place by place: Oniguruma's own search takes a range of places, but lets no
-// match end behind it, so that a word would be cut where a range ends. A place is tried with few steps, which is enough
-// for a word of a text; one that needs more gets four times as many again and again, and these are paid for. So a text
-// whose every place takes a few steps costs nothing, and one that makes the expression run far ahead from each place is
-// stopped in bounded time. What is found does not depend on any of this.
+// This class searches one text place by place. Oniguruma's own search takes a range of places but lets no match end
+// beyond it, so a word would be cut where a range ends. A place is tried with few steps, which is enough for a word of
+// a text. One that needs more gets four times as many again and again, and these are charged. A text whose every place
+// takes a few steps therefore costs nothing, and one that makes the expression run far ahead from each place is stopped
+// in bounded time. The result does not depend on any of this.
 class TextPattern::Search {
  public:
   Search(const Compiled& regex, std::string_view text, Meter& meter)
       : regex_(regex), text_(text), meter_(meter), region_(onig_region_new()), parameters_(onig_new_match_param()) {}
 
-  // Finds the first match that begins at `from` or after.
+  // Finds the first match that begins at or after `from`.
   bool next(size_t from, size_t* begin, size_t* end) {
     for (size_t at = from;; at = boundary(at + 1)) {
       int found = run(at, kFirstSteps);
       if (is_limit(found)) found = run_harder(at);
-      if (found < ONIG_MISMATCH) [[unlikely]]  // no check(): its words would be made at every place of the text
+      // check() is not used, as it would build the words of its message at every place of the text.
+      if (found < ONIG_MISMATCH) [[unlikely]]
         throw Error("the regular expression '{}' fails on a text of {} bytes: {}", foreign(regex_.source), text_.size(),
                     reason(found, nullptr));
       if (found >= 0) {
@@ -161,7 +164,8 @@ class TextPattern::Search {
     }
   }
 
-  // Returns the first group of what next() found, empty where it took no part, or all of it if there are no groups.
+  // Returns the first group of the match that next() found, which is empty where it took no part. Without groups it
+  // returns the whole match.
   std::string_view group() const {
     const int which = region_->num_regs > 1 ? 1 : 0;
     if (region_->beg[which] < 0) return {};
@@ -179,7 +183,7 @@ class TextPattern::Search {
     return at;
   }
 
-  // A match that begins at `at`.
+  // Tries a match that begins at `at`.
   int run(size_t at, unsigned long steps) {
     if (++attempts_ % kTimedTogether == 0) pay_time();
     onig_set_retry_limit_in_match_of_match_param(parameters_.get(), steps);
@@ -220,18 +224,18 @@ class TextPattern::Search {
 
 void TextPattern::find_regex(std::string_view text, std::vector<TextSpan>& spans, Meter& meter) const {
   Search search(*regex_, text, meter);
-  size_t covered = 0;  // everything before is in `spans`
+  size_t covered = 0;  // Everything before this place is in `spans`.
   bool any = false;
   size_t match_begin = 0, match_end = 0;
   for (size_t from = 0; from <= text.size();) {
     if (!search.next(from, &match_begin, &match_end)) break;
     if (match_begin == match_end && any && match_end == covered) {
-      // Nothing, right after the last match: look again one character further.
+      // The match is empty and follows the last one directly, so the search continues one character further.
       ++from;
       while (from < text.size() && (static_cast<unsigned char>(text[from]) & 0xC0) == 0x80) ++from;
       continue;
     }
-    // \K and lookbehind can give a match that begins before what is covered or ends before it begins.
+    // \K and lookbehind can give a match that begins in the covered part or ends before it begins.
     check(match_begin >= covered && match_end >= match_begin, "the regular expression '{}' matches backwards",
           regex_->source);
     pay_spans(spans, meter);
@@ -252,7 +256,7 @@ std::optional<std::string_view> TextPattern::last(std::string_view text, Meter& 
     found = search.group();
     from = end;
     if (begin != end) continue;
-    ++from;  // nothing was matched: look again one character further
+    ++from;  // The match is empty, so the search continues one character further.
     while (from < text.size() && (static_cast<unsigned char>(text[from]) & 0xC0) == 0x80) ++from;
   }
   return found;

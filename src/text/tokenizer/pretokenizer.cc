@@ -8,9 +8,10 @@ namespace {
 
 const char* const kPreTokenizerKey = "tokenizer.json: pre_tokenizer";
 
-// ByteLevel with use_regex: the GPT-2 pattern, a constant of the format.
+// This is the GPT-2 pattern, which ByteLevel with use_regex has as a constant of the format.
 const char* const kGpt2Pattern = R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
-// Classes as Hugging Face's other regular-expression library (Rust's regex) defines them: \w there is UTS 18's.
+// These are the classes as Hugging Face's other regular-expression library (Rust's regex) defines them, whose \w is
+// that of UTS 18.
 const char* const kWhitespacePattern =
     R"([\p{Alphabetic}\p{M}\p{Nd}\p{Pc}\x{200C}\x{200D}]+|[^\p{Alphabetic}\p{M}\p{Nd}\p{Pc}\x{200C}\x{200D}\s]+)";
 const char* const kPunctuationPattern = R"([!-/:-@\[-`{-~\p{P}])";
@@ -30,7 +31,7 @@ SplitBehavior behavior_of(const Json& config) {
       kPreTokenizerKey, name);
 }
 
-// Printable Latin-1 bytes spell themselves; the other 68, in order, are U+0100, U+0101, ...
+// In the byte-level alphabet printable Latin-1 bytes spell themselves. The other 68, in order, are U+0100, U+0101, ...
 struct ByteLevelAlphabet {
   std::array<char32_t, 256> characters;
   std::array<int, 0x144> bytes;

@@ -13,9 +13,9 @@
 namespace fidelio::tokenization {
 namespace {
 
-constexpr size_t kLongestTekkenToken = 512;  // bytes; every cut of a token is looked at
+constexpr size_t kLongestTekkenToken = 512;  // This is in bytes; every cut of a token is tried.
 
-// The control tokens of files that do not list them, which are those of versions up to 7.
+// These are the control tokens of files that do not list them, which are those of versions up to 7.
 constexpr const char* kOlderControls[] = {"<unk>",
                                           "<s>",
                                           "</s>",
@@ -61,7 +61,7 @@ int32_t count_of(const Json& config, const char* key, int32_t otherwise) {
   return value ? index_of(*value, kTokenIdLimit, where + "." + key) : otherwise;
 }
 
-// Returns the control tokens by rank, filled up to as many as the config says there are.
+// Returns the control tokens by rank, filled up to the number that the config gives.
 std::vector<std::string> control_tokens(const Json& file, const Json& config) {
   std::vector<std::string> controls;
   if (const Json* listed = find_field(file, "special_tokens", kTekkenFile)) {
@@ -86,7 +86,8 @@ std::vector<std::string> control_tokens(const Json& file, const Json& config) {
   return controls;
 }
 
-// A token is joined from two others wherever it can be cut so; of the cuts the one of lower ranks comes first.
+// A token can be joined from two others at every cut whose parts are tokens. The cut whose parts have lower ranks comes
+// first.
 Json merges_of(const std::vector<std::string>& tokens, const std::unordered_map<std::string_view, size_t>& ranks) {
   Json merges = Json::array();
   Meter meter(kTekkenFile);

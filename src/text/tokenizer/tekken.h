@@ -1,5 +1,6 @@
-// Mistral's own tokenizer file, tekken.json, as the tokenizer.json that says the same: ids, words and control tokens are those
-// of mistral-common, and of transformers, which makes the same of it. As mistral-common does, <s> is put before a text.
+// This file converts Mistral's own tokenizer file, tekken.json, to an equivalent tokenizer.json. Ids, words and control
+// tokens are those of mistral-common, and of transformers, which converts it in the same way. As in mistral-common, <s>
+// is put before a text.
 #pragma once
 #include <string>
 #include <string_view>
@@ -10,7 +11,7 @@ namespace fidelio::tokenization {
 
 inline constexpr const char* kTekkenFile = "tekken.json";
 
-// It is what the folder has in place of a tokenizer.json.
+// Tells whether the folder has a tekken.json in place of a tokenizer.json.
 bool is_tekken_folder(const TextFiles& files);
 
 // Throws Error naming the field that is missing or wrong.

@@ -7,7 +7,7 @@
 namespace fidelio {
 namespace {
 
-// ByteLevel's spelling turned back; empty where a character is none of its.
+// Undoes ByteLevel's spelling. The result is empty where a character is not of that alphabet.
 std::string byte_level_bytes(const std::string& text) {
   std::string bytes;
   for (size_t at = 0; at < text.size();) {
@@ -20,7 +20,7 @@ std::string byte_level_bytes(const std::string& text) {
   return bytes;
 }
 
-// SentencePiece's: <0xNN> is a byte, U+2581 a space.
+// Undoes SentencePiece's spelling: <0xNN> is a byte, U+2581 a space.
 std::string sentence_piece_bytes(const std::string& text) {
   const auto hex = [](char c) { return std::string("0123456789ABCDEF").find(c); };
   if (text.size() == 6 && text.starts_with("<0x") && text.back() == '>' && hex(text[3]) < 16 && hex(text[4]) < 16)
@@ -35,7 +35,7 @@ std::string sentence_piece_bytes(const std::string& text) {
 
 std::vector<std::string> bytes_of_tokens(const Tokenizer& tokenizer) {
   const auto shown = [&](int32_t id) { return tokenizer.decode({&id, 1}, false); };
-  const auto space = tokenizer.id_of("\u0120");  // ByteLevel's space
+  const auto space = tokenizer.id_of("\u0120");  // This is ByteLevel's space.
   const bool byte_level = space && shown(*space) == " ";
   std::vector<std::string> bytes(static_cast<size_t>(tokenizer.vocab_size()));
   for (int32_t id = 0; id < tokenizer.vocab_size(); ++id) {
@@ -44,10 +44,10 @@ std::vector<std::string> bytes_of_tokens(const Tokenizer& tokenizer) {
     try {
       text = tokenizer.token_text(id);
     } catch (const Error&) {
-      continue;  // an id without a token
+      continue;  // The id has no token.
     }
     std::string own = byte_level ? byte_level_bytes(text) : sentence_piece_bytes(text);
-    // Added tokens are spelled as they are.
+    // Added tokens are spelt as they are.
     if (own.empty() || (byte_level && tokenization::replace_ill_formed_utf8(own) != shown(id))) own = shown(id);
     bytes[static_cast<size_t>(id)] = std::move(own);
   }

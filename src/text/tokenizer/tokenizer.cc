@@ -15,7 +15,7 @@ namespace fidelio {
 namespace tokenization {
 namespace {
 
-// What a post-processor does to ids: the text's ids between (or several times among) constant ones.
+// This is a part of the post-processor's template: the text's ids, or constant ids between or around them.
 struct TemplatePart {
   bool is_text;
   std::vector<int32_t> ids;
@@ -54,7 +54,7 @@ void read_post_processor(const Json& config, int depth, std::vector<TemplatePart
     check(parts.empty(), "{}: more than one TemplateProcessing is not supported", kPost);
     for (const Json& part : array_field(config, "single", kPost))
       parts.push_back(read_template_part(part, field(config, "special_tokens", kPost)));
-  } else if (type != "ByteLevel") {  // ByteLevel moves offsets only
+  } else if (type != "ByteLevel") {  // ByteLevel moves offsets only.
     throw Error("{} '{}' is not supported; supported: TemplateProcessing, ByteLevel, Sequence", kPost, type);
   }
 }
@@ -85,7 +85,7 @@ struct Tokenizer::Parts {
 
   std::optional<int32_t> configured_token(const Json& config, const char* key) const;
 
-  // The text of a token as the decoder gets it; null: no such token.
+  // Returns the text of a token as the decoder gets it, or null for an id without a token.
   const std::string* text_of(int32_t id) const {
     auto token = added.by_id().find(id);
     return token == added.by_id().end() ? model.text_of(id) : &token->second.decoded;
@@ -100,11 +100,11 @@ struct Tokenizer::Parts {
   PreTokenizer pre_tokenizer;
   AddedTokens added;
   std::shared_ptr<const std::vector<DecoderStep>> decoder;
-  std::vector<TemplatePart> post_template;  // empty: the ids as they are
+  std::vector<TemplatePart> post_template;  // If it is empty, the ids stay as they are.
   std::unordered_map<std::string, int32_t> added_ids, special_contents;
   int32_t vocab_size = 0;
   std::optional<int32_t> bos, eos;
-  bool split_special = false;  // special tokens in a text are text
+  bool split_special = false;  // If true, special tokens in a text are plain text.
   std::optional<std::vector<std::string>> chat_control_tokens;
 };
 
@@ -149,8 +149,8 @@ std::vector<int32_t> Tokenizer::encode(std::string_view text, bool add_special) 
 
 std::optional<std::vector<int32_t>> Tokenizer::encode_at_most(size_t most, std::string_view text,
                                                               bool add_special) const {
-  // A tokenizer may split, replace and repeat as it likes, but not without end: beside the limits of every file, a few
-  // steps and 64 bytes for each byte of the text.
+  // A tokenizer may split, replace and repeat as it likes, but not without end. Beside the limits of every file, a few
+  // steps and 64 bytes are allowed for each byte of the text.
   Meter meter("the tokenizer", kMaxWork + 4 * text.size(), kMaxMemory / 2 + 64 * text.size());
   std::vector<TextPiece> pieces = whole_text(text);
   const bool special = !parts_->split_special;

@@ -24,7 +24,8 @@ using Ids = std::vector<int32_t>;
 const std::string kSource = FIDELIO_SOURCE_DIR;
 const std::string kData = kSource + "/src/text/testdata/tokenizer_";
 
-// Splits on spaces, byte level; "ab" is merged in two steps, "cd" is in the vocabulary without a merge.
+// This tokenizer splits on spaces and is byte level. "ab" is merged in two steps, and "cd" is in the vocabulary without
+// a merge.
 json small_tokenizer() {
   return json::parse(R"({
     "added_tokens": [{"id": 9, "content": "<s>", "special": true, "normalized": false},
@@ -153,14 +154,15 @@ TEST(Tokenizer, MergesByRankAndFindsAddedTokens) {
   EXPECT_EQ(tokenizer.encode("abc ab cd"), (Ids{9, 8, 6, 4, 2, 3}));
   EXPECT_EQ(tokenizer.encode("ab", false), (Ids{5}));
   EXPECT_EQ(tokenizer.encode("<s>ab", false), (Ids{9, 5}));
-  EXPECT_EQ(tokenizer.encode("ab  new", false), (Ids{5, 10}));  // lstrip takes the spaces
-  EXPECT_EQ(tokenizer.encode("anew", false), (Ids{0}));         // single_word; n, e, w are not in the vocabulary
+  EXPECT_EQ(tokenizer.encode("ab  new", false), (Ids{5, 10}));  // lstrip removes the spaces.
+  // The token is single_word, and n, e and w are not in the vocabulary.
+  EXPECT_EQ(tokenizer.encode("anew", false), (Ids{0}));
   EXPECT_EQ(tokenizer.encode(""), (Ids{9}));
   EXPECT_EQ(tokenizer.encode("", false), Ids{});
 }
 
-// What tokenizers 0.23 makes of texts whose beginning a normalizer changed: "_" is put before a text that begins with
-// what became of the original's first character.
+// These are the results of tokenizers 0.23 for texts whose beginning a normalizer changed. "_" is put before a text
+// that begins with the characters that the original's first character became.
 TEST(Tokenizer, MetaspaceFirstAsksWhereTheOriginalBegan) {
   const std::string strip = R"({"type":"Strip","strip_left":true,"strip_right":true})", nfkd = R"({"type":"NFKD"})",
                     accents = R"({"type":"StripAccents"})";
@@ -176,14 +178,14 @@ TEST(Tokenizer, MetaspaceFirstAsksWhereTheOriginalBegan) {
   const Case cases[] = {
       {{strip}, "a b", "_a_b"},
       {{strip}, " a", "a"},
-      {{nfkd, strip}, "\u00A8a", "_\u0308a"},  // becomes a space, which goes, and an accent
+      {{nfkd, strip}, "\u00A8a", "_\u0308a"},  // The first character becomes a space, which is stripped, and an accent.
       {{nfkd, strip}, " \u00A8", "\u0308"},
       {{nfkd, strip}, "\uFB01", "_fi"},
       {{replace(R"({"String":"a"})", ""), strip}, "ab", "b"},
       {{replace(R"({"String":"a"})", ""), strip}, "ba", "_b"},
       {{prepend(" "), strip}, "ab", "_ab"},
       {{prepend(" "), strip}, " ab", "ab"},
-      {{replace(of_ab, "d")}, "abb", "db"},  // d stands for the last character it replaces
+      {{replace(of_ab, "d")}, "abb", "db"},  // d stands for the last character that it replaces.
       {{replace(of_any, "d")}, "ab", "_dd"},
       {{replace(of_start, "d")}, "b", "_db"},
       {{replace(of_start, "d")}, "ab", "_db"},
@@ -227,11 +229,12 @@ TEST(Tokenizer, TellsItsVocabulary) {
   EXPECT_FALSE(tokenizer.is_special(-1));
   EXPECT_THROW(tokenizer.token_text(11), Error);
   EXPECT_THROW(tokenizer.token_text(-1), Error);
-  EXPECT_EQ(tokenizer.decode(Ids{9, -5, 0, 11, 1 << 30, 1}), "ab");  // ids without a token are passed over
+  EXPECT_EQ(tokenizer.decode(Ids{9, -5, 0, 11, 1 << 30, 1}), "ab");  // Ids without a token are passed over.
 }
 
 TEST(Tokenizer, ReplacesIllFormedUtf8LikePython) {
-  // Left: bytes; right: how often Python's bytes.decode(errors="replace") writes U+FFFD for them.
+  // The left side is the bytes, the right side how often Python's bytes.decode(errors="replace") writes U+FFFD for
+  // them.
   const std::pair<std::string, int> cases[] = {{"\xFF", 1},         {"\xC3", 1},         {"\xE2\x82", 1},
                                                {"\xE2\x28", 1},     {"\xF0\x9F\x99", 1}, {"\xC0\xAF", 2},
                                                {"\xED\xA0\x80", 3}, {"\xF5\x80", 2},     {"\xE0\x80\x80", 3},
@@ -249,7 +252,7 @@ TEST(Tokenizer, ReplacesIllFormedUtf8LikePython) {
 
 TEST(Tokenizer, StreamingHoldsBackUnfinishedCharacters) {
   Tokenizer bytes = Tokenizer::from_json(read_text_file(kData + "gpt2_digits.json"));
-  Ids euro = {*bytes.id_of("â"), *bytes.id_of("Ĥ"), *bytes.id_of("¬")};  // E2 82 AC
+  Ids euro = {*bytes.id_of("â"), *bytes.id_of("Ĥ"), *bytes.id_of("¬")};  // These are the bytes E2 82 AC.
   StreamingDetokenizer detokenizer(bytes);
   EXPECT_EQ(detokenizer.push(euro[0]), "");
   EXPECT_EQ(detokenizer.push(euro[1]), "");
@@ -261,7 +264,7 @@ TEST(Tokenizer, StreamingHoldsBackUnfinishedCharacters) {
   StreamingDetokenizer fallback(llama);
   EXPECT_EQ(fallback.push(*llama.id_of("<0xE2>")), "");
   EXPECT_EQ(fallback.push(*llama.id_of("<0x82>")), "");
-  EXPECT_EQ(fallback.push(*llama.id_of("<0xAC>")), "");  // <0xFF> next would still spoil the run
+  EXPECT_EQ(fallback.push(*llama.id_of("<0xAC>")), "");  // A following <0xFF> would still spoil the run.
   EXPECT_EQ(fallback.push(*llama.id_of("a")), "€a");
 }
 
@@ -280,7 +283,7 @@ TEST(Tokenizer, StreamingCompletesACharacterOfTheTextBefore) {
 }
 
 TEST(Tokenizer, LongWordsTakeNoQuadraticTime) {
-  // No pre-tokenizer and one letter: nowhere to cut. Quadratic merging would need 10^11 steps.
+  // There is no pre-tokenizer and one letter, so there is nowhere to cut. Quadratic merging would need 10^11 steps.
   json file = small_tokenizer();
   file["pre_tokenizer"] = nullptr;
   file["model"]["vocab"] = {{"a", 0}, {"aa", 1}, {"aaaa", 2}};
@@ -303,12 +306,13 @@ TEST(Tokenizer, ReadsTheConfigBesideIt) {
   Tokenizer plain = load(R"({"bos_token": {"content": "<s>"}, "eos_token": "new"})");
   EXPECT_EQ(plain.bos_id(), 9);
   EXPECT_EQ(plain.eos_id(), 10);
-  EXPECT_EQ(plain.encode("ab"), (Ids{9, 5}));  // the file's post-processor
+  EXPECT_EQ(plain.encode("ab"), (Ids{9, 5}));  // It is the post-processor of the file that adds them.
   // The post-processor alone decides, as in transformers 5 wherever there is a tokenizer.json.
   EXPECT_EQ(load(R"({"bos_token": "<s>", "add_bos_token": false})").encode("ab"), (Ids{9, 5}));
   EXPECT_EQ(load(R"({"eos_token": "new", "add_eos_token": true})").encode("ab"), (Ids{9, 5}));
   EXPECT_EQ(load(R"({"bos_token": null, "add_bos_token": true})").encode("ab"), (Ids{9, 5}));
-  // Tokens that it alone has are found in texts as in transformers, with the vocabulary's id where there is one.
+  // Tokens that only tokenizer_config.json has are found in texts as in transformers, with the vocabulary's id where
+  // there is one.
   const std::string described = R"({"added_tokens_decoder": {"11": {"content": "cab", "special": true, "rstrip": true},
                                                              "0": {"content": "cd", "special": false}}})";
   EXPECT_EQ(load("{}").encode("cab cd", false), (Ids{2, 5, 4, 2, 3}));
@@ -321,7 +325,7 @@ TEST(Tokenizer, ReadsTheConfigBesideIt) {
             (Ids{0, 5}));
   EXPECT_EQ(load(R"({"pad_token": "ab", "eos_token": "not in it"})").encode("abc", false), (Ids{8}));
   EXPECT_THROW(load(R"({"added_tokens_decoder": {"x": {"content": "cab"}}})"), Error);
-  EXPECT_THROW(load(R"({"added_tokens_decoder": {"9": {"content": "cab"}}})"), Error);  // "<s>" has it
+  EXPECT_THROW(load(R"({"added_tokens_decoder": {"9": {"content": "cab"}}})"), Error);  // "<s>" has this id.
   EXPECT_THROW(load(R"({"added_tokens_decoder": [7]})"), Error);
   EXPECT_THROW(load(R"({"eos_token": 7})"), Error);
   EXPECT_THROW(load("{"), Error);
@@ -405,7 +409,7 @@ TEST(Tokenizer, NeedsTheUnknownTokenOnlyWhenATextDoes) {
   EXPECT_THROW(tokenizer.encode("x", false), Error);
 }
 
-// Whatever is wrong with a file, it is refused with an Error or works; nothing else may come out.
+// A broken file is either refused with an Error or works; nothing else may happen.
 TEST(Tokenizer, MutatedFilesNeverCrash) {
   const std::string original = small_tokenizer().dump();
   EXPECT_THAT(message_of(original.substr(0, original.size() / 2)), HasSubstr("not valid JSON"));
@@ -436,7 +440,7 @@ TEST(Tokenizer, MutatedFilesNeverCrash) {
   EXPECT_GT(refused, 200);
 }
 
-// A text of too many ids is found out, and one that has just so many is the same as without a limit.
+// A text with too many ids is detected, and one with exactly the limit is encoded as without a limit.
 TEST(Tokenizer, EncodesAtMostSoManyIds) {
   for (const Tokenizer& tokenizer : {tokenizer_of(small_tokenizer()), Tokenizer::load(kSource + "/models/quill-1m")})
     for (const std::string& text : {std::string("abc ab new cd"), std::string(1000, ' '), std::string(3000, 'a')}) {

@@ -17,14 +17,14 @@ bool all_below(std::string_view text, unsigned char limit) {
   return true;
 }
 
-// utf8proc puts the marks behind a letter in order by exchanging neighbours, which is quadratic in their number. No
-// writing system needs more than a dozen.
+// utf8proc orders the marks after a letter by exchanging neighbours, which is quadratic in their number. No writing
+// system needs more than a dozen.
 void check_marks(std::string_view text) {
   constexpr int kMostMarks = 1000;
   int marks = 0;
   for (size_t at = 0, length; at < text.size(); at += length) {
     const char32_t c = code_point_at(text, at, &length);
-    // These three are letters to the tables and two marks each when taken apart.
+    // These three are letters in the tables and become two marks each when decomposed.
     const bool mark = c >= 0x300 && (utf8proc_get_property(static_cast<utf8proc_int32_t>(c))->combining_class != 0 ||
                                      c == 0xF73 || c == 0xF75 || c == 0xF81);
     marks = mark ? marks + 1 : 0;
@@ -33,7 +33,7 @@ void check_marks(std::string_view text) {
   }
 }
 
-// `text` has nothing of kAfterUnicode9.
+// `text` has no character of kAfterUnicode9.
 std::string normalize_known(std::string_view text, int options) {
   utf8proc_uint8_t* result = nullptr;
   utf8proc_ssize_t length =
@@ -47,7 +47,8 @@ std::string normalize_known(std::string_view text, int options) {
 
 }  // namespace
 
-// Well-formed sequences (Unicode standard, table 3-7): only the second byte's range depends on the first.
+// These are the well-formed sequences (Unicode standard, table 3-7). Only the range of the second byte depends on the
+// first.
 //   00..7F | C2..DF t | E0 A0..BF t | E1..EC,EE,EF t t | ED 80..9F t | F0 90..BF t t | F1..F3 t t t | F4 80..8F t t
 Utf8Step utf8_step(std::string_view bytes, size_t at) {
   auto byte = [&](size_t i) { return static_cast<unsigned char>(bytes[i]); };
@@ -114,11 +115,12 @@ bool is_white_space(char32_t c) {
          (c >= 0x2000 && c <= 0x200A) || c == 0x2028 || c == 0x2029 || c == 0x202F || c == 0x205F || c == 0x3000;
 }
 
-// Alphabetic is L, Nl and Other_Alphabetic; of the last, what is not already M are the circled and squared Latin
+// Alphabetic is L, Nl and Other_Alphabetic. Of the last, those that are not already M are the circled and squared Latin
 // letters (So). utf8proc has no Alphabetic, hence the three ranges.
 bool is_word_character(char32_t c) {
   utf8proc_category_t category = utf8proc_category(static_cast<utf8proc_int32_t>(c));
-  if (category >= UTF8PROC_CATEGORY_LU && category <= UTF8PROC_CATEGORY_NL) return true;  // L*, M*, Nd, Nl
+  // These are L*, M*, Nd and Nl.
+  if (category >= UTF8PROC_CATEGORY_LU && category <= UTF8PROC_CATEGORY_NL) return true;
   return category == UTF8PROC_CATEGORY_PC || c == 0x200C || c == 0x200D || (c >= 0x24B6 && c <= 0x24E9) ||
          (c >= 0x1F130 && c <= 0x1F149) || (c >= 0x1F150 && c <= 0x1F169) || (c >= 0x1F170 && c <= 0x1F189);
 }
@@ -126,11 +128,11 @@ bool is_word_character(char32_t c) {
 std::string normalize_utf8(std::string_view text, NormalForm form) {
   const bool compose = form == NormalForm::kNfc || form == NormalForm::kNfkc;
   const bool compatible = form == NormalForm::kNfkc || form == NormalForm::kNfkd;
-  // ASCII is its own normal form; so is everything below U+0300 (lead bytes below CC) in NFC.
+  // ASCII is its own normal form, and everything below U+0300 (lead bytes below CC) is its own NFC.
   if (all_below(text, compose && !compatible ? 0xCC : 0x80)) return std::string(text);
   int options = UTF8PROC_STABLE | (compose ? UTF8PROC_COMPOSE : UTF8PROC_DECOMPOSE);
   if (compatible) options |= UTF8PROC_COMPAT;
-  // A code point the tables do not know never decomposes, composes or moves: it stands between two texts that are
+  // A code point that the tables do not know never decomposes, composes or moves. It separates two texts that are
   // normalised by themselves.
   static const TextPattern unknown = TextPattern::regex("[" + std::string(kAfterUnicode9) + "]+");
   check_marks(text);
@@ -151,7 +153,7 @@ std::string lowercase_utf8(std::string_view text) {
   for (size_t at = 0, length; at < text.size(); at += length) {
     char32_t c = code_point_at(text, at, &length);
     append_utf8(out, static_cast<char32_t>(utf8proc_tolower(static_cast<utf8proc_int32_t>(c))));
-    // The only unconditional lower-case mapping to two code points (SpecialCasing.txt): I with dot above.
+    // I with dot above has the only unconditional lower-case mapping to two code points (SpecialCasing.txt).
     if (c == 0x130) append_utf8(out, 0x307);
   }
   return out;

@@ -1,5 +1,5 @@
-// Unicode on UTF-8 bytes: what the tokenizer needs and the C++ library lacks. Normal forms and categories are
-// utf8proc's.
+// This file has the Unicode operations on UTF-8 bytes that the tokenizer needs and the C++ library lacks. Normal forms
+// and categories are those of utf8proc.
 #pragma once
 #include <cstddef>
 #include <string>
@@ -7,32 +7,33 @@
 
 namespace fidelio::tokenization {
 
-// One step of a decoder that follows the Unicode standard's "substitution of maximal subparts" (chapter 3.9), which is
-// what Python's errors='replace', Rust's from_utf8_lossy and the web do: an ill-formed sequence is cut after its
-// longest prefix that could have begun a character, and each such cut becomes one U+FFFD.
+// This is one step of a decoder that follows the Unicode standard's "substitution of maximal subparts" (chapter 3.9),
+// as Python's errors='replace', Rust's from_utf8_lossy and the web do. An ill-formed sequence is cut after its longest
+// prefix that could have begun a character, and each such cut becomes one U+FFFD.
 struct Utf8Step {
-  enum Kind { kCharacter, kIllFormed, kUnfinished };  // kUnfinished: well-formed so far, but the bytes end here
+  // kUnfinished means that it is well-formed so far, but the bytes end here.
+  enum Kind { kCharacter, kIllFormed, kUnfinished };
   Kind kind;
-  size_t length;  // bytes; never 0
+  size_t length;  // It is in bytes and never 0.
 };
-Utf8Step utf8_step(std::string_view bytes, size_t at);  // at < bytes.size()
+Utf8Step utf8_step(std::string_view bytes, size_t at);  // `at` must be < bytes.size().
 
 bool is_valid_utf8(std::string_view bytes);
-std::string replace_ill_formed_utf8(std::string_view bytes);  // every ill-formed or unfinished part becomes U+FFFD
+std::string replace_ill_formed_utf8(std::string_view bytes);  // Every ill-formed or unfinished part becomes U+FFFD.
 
 // Both expect valid UTF-8 and 0 <= at < text.size() (0 < end <= text.size()).
 char32_t code_point_at(std::string_view text, size_t at, size_t* length);
 char32_t code_point_before(std::string_view text, size_t end, size_t* length);
 void append_utf8(std::string& out, char32_t c);
 
-inline constexpr std::string_view kReplacementCharacter = "\xEF\xBF\xBD";  // U+FFFD
+inline constexpr std::string_view kReplacementCharacter = "\xEF\xBF\xBD";  // This is U+FFFD.
 
-bool is_white_space(char32_t c);     // the property White_Space
-bool is_word_character(char32_t c);  // UTS 18 \w: Alphabetic, M, Nd, Pc, Join_Control
+bool is_white_space(char32_t c);     // This is the property White_Space.
+bool is_word_character(char32_t c);  // This is UTS 18's \w: Alphabetic, M, Nd, Pc, Join_Control.
 
-// Inside of a regular expression's class: what utf8proc 2.8 (Unicode 15) normalises and Unicode 9 did not, because the
-// code point decomposes, composes or has a combining class and was assigned later. Found by comparing the two on every
-// code point.
+// This is the inside of a regular expression's class. It lists the code points that utf8proc 2.8 (Unicode 15)
+// normalises and Unicode 9 did not: each decomposes, composes or has a combining class and was assigned later. The list
+// was found by comparing the two on every code point.
 inline constexpr std::string_view kAfterUnicode9 =
     R"(\x{7FD}\x{898}-\x{89F}\x{8CA}-\x{8D3}\x{9FE}\x{C3C}\x{D3B}-\x{D3C}\x{EBA}\x{1715}\x{1ABF}-\x{1ACE})"
     R"(\x{1DF6}-\x{1DFA}\x{32FF}\x{A7F2}-\x{A7F4}\x{A82C}\x{AB69}\x{10781}-\x{10785}\x{10787}-\x{107B0})"
@@ -43,11 +44,11 @@ inline constexpr std::string_view kAfterUnicode9 =
     R"(\x{1E2EC}-\x{1E2EF}\x{1E4EC}-\x{1E4EF}\x{1F16C}\x{1FBF0}-\x{1FBF9})";
 
 enum class NormalForm { kNfc, kNfd, kNfkc, kNfkd };
-// By the tables of Unicode 9.0, as Hugging Face does (its library of normal forms has these): what was assigned later
-// is left where it stands. `text` must be valid UTF-8.
+// Normalises by the tables of Unicode 9.0, as the library that Hugging Face uses does. Code points assigned later stay
+// where they are. `text` must be valid UTF-8.
 std::string normalize_utf8(std::string_view text, NormalForm form);
 
-// Full lower-case mapping of each code point by itself (no final sigma, no locale).
+// Applies the full lower-case mapping to each code point separately (no final sigma, no locale).
 std::string lowercase_utf8(std::string_view text);
 
 }  // namespace fidelio::tokenization
