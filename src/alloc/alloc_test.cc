@@ -377,7 +377,7 @@ TEST(TaskCalibration, AllowsTheKlAtWhichTheLowerEndIsStillThere) {
 }
 
 TEST(TaskCalibration, RefusesWhatTheQuestionsCannotShow) {
-  // so few questions could not show this drop even for an unchanged model
+  // So few questions could not show this drop even for an unchanged model.
   EXPECT_THROW(kl_allowed(kPoint, 0.004, 600), Error);
   EXPECT_THROW(kl_allowed(kPoint, 0.3, 600), Error);  // this drop lies beyond the calibration point
   TaskCalibration same = kPoint;

@@ -14,7 +14,7 @@ struct PricedTable {
   int64_t bytes = 0;
   std::vector<std::vector<int>> option;  // for each group and option, the option's index in the whole table
 
-  // translates a choice into indices of the whole table
+  // Translates a choice into indices of the whole table.
   std::vector<int> choice_of(const std::vector<int>& choice) const;
 };
 // Returns one table for each set of shared codebooks with which every group still has an option. There are at most

@@ -130,7 +130,7 @@ void search_group(const FormatSpec& spec, bool search, GroupFit& fit, const Stor
 void search_stored(const FormatSpec& spec, GroupFit& fit, const Lanes& row_scale, bool search) {
   const Best free = fit.best();
   fit.best() = Best();
-  // neighbours in E4M3 differ by a factor, in the other formats by a unit
+  // Neighbours in E4M3 differ by a factor, in the other formats by a unit.
   const float step = spec.kind == Kind::fp4 ? 0.0625f : 1.0f;
   for (int move = search ? -2 : 0; move <= (search ? 2 : 0); ++move) {
     Lanes scale, offset;

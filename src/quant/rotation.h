@@ -1,9 +1,9 @@
 // This file implements QuaRot (Ashkboos et al. 2024): it makes a model with the same function whose activations have
 // no outliers, so that few bits can hold them.
 //
-//   stream    x' = Q x, where Q is a Hadamard matrix with random signs. Norms have no weights; theirs are folded into the
-//             linears that follow, so that a norm of x' is Q times that of x. Embedding rows become E Q^T; q, k, v, gate,
-//             up and head W Q^T; o and down Q W, and their biases likewise.
+//   stream    x' = Q x, where Q is a Hadamard matrix with random signs. Norms have no weights; theirs are folded into
+//             the linears that follow, so that a norm of x' is Q times that of x. Embedding rows become E Q^T; q, k,
+//             v, gate, up and head W Q^T; o and down Q W, and their biases likewise.
 //   o         v's rows are transformed within each head (H_e), before the cache. The forward pass transforms across the
 //             heads (H_h) when attention is done (ModelConfig::rotated). o's columns include both.
 //   down      the forward pass transforms its input (H_f), and its columns are transformed too.

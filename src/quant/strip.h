@@ -2,7 +2,7 @@
 // file defines a strip.
 //
 //          row 0  row 1 ... row 63
-//   col 0 [  .      .         .   ]     Everything the algorithms do to a weight (round, compensate, compare) is the same
+//   col 0 [  .      .         .   ]     Everything the algorithms do to a weight (round, compensate, compare) is alike
 //   col 1 [  .      .         .   ]     for all rows; only scale and offset differ. A loop over 64 floats vectorises
 //    ...                                without intrinsics or reductions, and gives the same bits on every machine.
 //

@@ -41,7 +41,7 @@ TEST(Domains, AStrangeDocumentWidensAllIntervalsWhereverItIs) {
   EXPECT_EQ(before.domain, "prose");
   EXPECT_EQ(beside.documents, 20);
   EXPECT_EQ(beside.ear.value, before.ear.value);
-  // more documents of the same kind hardly change it
+  // More documents of the same kind hardly change it.
   EXPECT_NEAR(width(beside.ear), width(before.ear), 0.25 * width(before.ear));
   std::vector<DocumentFidelity> strange = both;
   strange[4].ear = 900, strange[4].kl *= 5;

@@ -92,7 +92,7 @@ FullSums full_vocabulary(std::span<const float> xp, std::span<const float> xq, s
       const size_t k = i + 4 * j;
       const Float4 p = load4(&ep[k]) * inverse_p, q = load4(&eq[k]) * inverse_q, x = load4(&xp[k]);
       const Float4 t = (load4(&xq[k]) - x) + offset, difference = q - p;
-      // both are the same number, but `near` overflows for large t
+      // Both are the same number, but `near` overflows for large t.
       const Float4 near = p * exp_minus_1_minus_x(t), far = difference - p * t;
       kl.add(j, t > 1 ? far : near);
       distance.add(j, difference < 0 ? -difference : difference);

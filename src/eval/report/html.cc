@@ -118,7 +118,7 @@ std::string draw_series(const Chart& chart, const ChartSeries& series, const Axi
         "<circle cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"3.5\" style=\"fill:var(--s{})\"><title>{}: {:.6g}, "
         "{:.6g}</title></circle>",
         px, py, number % kColours, escape_html(p.label.empty() ? series.name : p.label), p.x, p.y);
-    // the label goes towards the middle, so that it stays inside the chart
+    // The label goes towards the middle, so that it stays inside the chart.
     const bool right = px < (kLeft + kWidth) * 0.6;
     if (!p.label.empty())
       labels += fmt::format("<text class=\"label\" x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"{}\">{}</text>",

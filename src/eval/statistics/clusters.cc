@@ -104,7 +104,7 @@ std::vector<double> without_strange_ones(std::span<const double> sums, std::span
   const double middle = percentile(logs, 50);
   std::vector<double> distances;
   for (const double x : logs) distances.push_back(std::abs(x - middle));
-  // for normal values, 1.4826 turns the median distance into a standard deviation
+  // For normal values, 1.4826 turns the median distance into a standard deviation.
   const double furthest = 3 * 1.4826 * percentile(distances, 50);
   std::vector<double> kept;
   for (size_t i = 0; i < sums.size(); ++i)

@@ -19,7 +19,7 @@ struct ClusterOptions {
   double confidence = 0.95;  // the chance that the interval covers, with both ends together
   int resamples = 2000;
   uint64_t seed = 0;
-  // relative differences of documents, if more are known than these (DocumentPool, pool.h)
+  // Relative differences of documents, if more are known than these (DocumentPool, pool.h).
   std::span<const double> ratios{};
 };
 

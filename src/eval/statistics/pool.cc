@@ -12,7 +12,7 @@ namespace {
 
 constexpr size_t kLeastOfAKind = 4;
 constexpr double kStrange = 3;  // in standard deviations
-// a document that loses less than this share of a typical one counts as losing nothing
+// A document that loses less than this share of a typical one counts as losing nothing.
 constexpr double kLeastRatio = 1e-15;
 
 }  // namespace
@@ -33,7 +33,7 @@ double DocumentPool::spread_of(int kind) const {
   std::vector<double> distances;
   for (const Residual& r : residuals_)
     if (r.kind == kind) distances.push_back(std::abs(r.log));
-  // for normal values, 1.4826 turns the median distance into a standard deviation
+  // For normal values, 1.4826 turns the median distance into a standard deviation.
   return distances.empty() ? 0 : 1.4826 * percentile(distances, 50);
 }
 

@@ -179,7 +179,7 @@ Wilcoxon wilcoxon(std::span<const double> differences) {
   for (size_t first = 0, last; first < d.size(); first = last) {
     for (last = first; last < d.size() && std::fabs(d[last]) == std::fabs(d[first]); ++last) {
     }
-    // the ranks are first + 1 .. last, and this is their doubled mean
+    // The ranks are first + 1 .. last, and this is their doubled mean.
     const auto doubled = static_cast<int64_t>(first + 1 + last);
     const auto t = static_cast<double>(last - first);
     tie_sum += t * t * t - t;

@@ -23,9 +23,9 @@ nlohmann::json to_json(const Estimate& estimate);
 Estimate estimate_from_json(const nlohmann::json& json);
 
 double mean(std::span<const double> values);
-// with n - 1 in the denominator; NaN with fewer than two values
+// With n - 1 in the denominator; NaN with fewer than two values.
 double standard_deviation(std::span<const double> values);
-// percent in 0..100; linear between order statistics, as in numpy
+// Percent in 0..100; linear between order statistics, as in numpy.
 double percentile(std::span<const double> values, double percent);
 double normal_cdf(double z);
 double normal_quantile(double p);  // for 0 < p < 1

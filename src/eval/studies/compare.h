@@ -67,7 +67,7 @@ struct FidelityReport {
   // Returns reference / candidate, as in SLQ's tables; 1 means that nothing was lost. The interval is paired by
   // window.
   Estimate perplexity_ratio() const;
-  // the same, with the interval by text, which is by document in a certificate
+  // This is the same, with the interval by text, which is by document in a certificate.
   Estimate perplexity_ratio_by_text() const;
   double ear_constant() const;  // the constant c of 1 - EAR = c sqrt(KL); it depends on the text, hardly on the width
 
@@ -96,7 +96,7 @@ FidelityReport compare_models(Runner& reference, Runner& candidate, std::span<co
 // enough to recompute everything).
 nlohmann::json to_json(const FidelityReport& report);
 nlohmann::json sampled_json(const FidelityReport& report);
-// [{entropy_from, positions, flips}] for each of kEntropyEdges
+// [{entropy_from, positions, flips}] for each of kEntropyEdges.
 nlohmann::json flips_json(const FidelityReport& report);
 
 }  // namespace fidelio

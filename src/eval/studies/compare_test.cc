@@ -145,7 +145,7 @@ TEST(Compare, ReportHasEveryFigureAndCanBeSplitByText) {
   const Estimate by_text = report.perplexity_ratio_by_text();
   EXPECT_NEAR(by_text.value, report.perplexity_ratio().value, 1e-12);
   const auto [low, high] =
-      // two units can only resample to values between these
+      // Two units can only resample to values between these.
       std::minmax(first.perplexity_ratio().value, second.perplexity_ratio().value);
   EXPECT_GE(by_text.ci95.low, low);
   EXPECT_LE(by_text.ci95.high, high);

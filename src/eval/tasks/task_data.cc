@@ -87,7 +87,7 @@ TaskItem read_ai2(const Line& line) {
   const json& v = line.value;
   const bool nested = v.contains("question") && v["question"].is_object(), flat_book = v.contains("question_stem");
   const bool book =
-      // OpenBookQA's ids look like "8-376", ARC's like "Mercury_7175875"
+      // OpenBookQA's ids look like "8-376", ARC's like "Mercury_7175875".
       flat_book || std::isdigit(static_cast<unsigned char>(id_of(line)[0]));
   const std::string stem =
       nested ? text_of(line, v["question"], "stem") : text_of(line, flat_book ? "question_stem" : "question");

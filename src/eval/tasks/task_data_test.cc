@@ -245,7 +245,7 @@ TEST(TaskScore, PatternsAreBoundedInTheAnswer) {
               "answer3");
   EXPECT_EQ(extract_answer(repeated("x", 500'000), Match::regex, "(\\w+)"), std::string(500'000, 'x'));
   EXPECT_EQ(extract_answer("answer1 \xf0\x9f", Match::regex, pattern), "answer1");
-  // ^ matches at the beginning of the text, not of a line
+  // ^ matches at the beginning of the text, not of a line.
   EXPECT_EQ(extract_answer("one\ntwo\n", Match::regex, "^(\\w+)"), "one");
   EXPECT_EQ(extract_answer("one\ntwo\n", Match::regex, "(\\w+)$"), "two");
   EXPECT_EQ(extract_answer("B C", Match::regex, "(A)|[BC]"), "");  // the group took no part in the match

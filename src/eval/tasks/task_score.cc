@@ -57,7 +57,7 @@ std::vector<std::string_view> numbers_in(std::string_view text) {
 
 std::string last_match(const std::string& text, const std::string& pattern) {
   Meter meter(fmt::format("the regular expression '{}' on an answer of {} bytes", foreign(pattern), text.size()));
-  // generation may have stopped within a character
+  // Generation may have stopped within a character.
   const std::string valid = tokenization::replace_ill_formed_utf8(text);
   return std::string(tokenization::TextPattern::python(pattern).last(valid, meter).value_or(""));
 }

@@ -175,7 +175,7 @@ __global__ void __launch_bounds__(kWarps * 32)
     curvature = warp_sum(curvature);
     const int64_t at = row * s.groups + (begin + first) / s.group;
     float scale = state.scale[at], offset = state.offset[at];
-    // the whole warp takes the same branch
+    // The whole warp takes the same branch.
     if (!refit(rules, slope, curvature, state.row_scale[row], scale, offset)) continue;
 #pragma unroll
     for (int i = 0; i < kMine; ++i) {

@@ -5,7 +5,7 @@
 // a time, four per lane, while all columns to their right wait for one FP32 product.
 //
 //   step of a block  [ 0 .. 31 | 32 .. 63 | 64 .. 95 | 96 .. 127 ]      lane l holds columns l, 32 + l, 64 + l, 96 + l;
-//                      lane 0..31                                      the lane of the current column tells the others its
+//                      lane 0..31                                      the current column's lane tells the others its
 //                                                                      error; U or H of the block is in shared memory
 #pragma once
 #include <cstdint>
@@ -31,7 +31,7 @@ struct GptqCodes {
   std::vector<uint8_t> code;         // (out, in)
   std::vector<float> scale, offset;  // (out, groups)
   std::vector<float> row_scale;      // (out): for formats with a second level of scales
-  // tr(W H W^T), and the losses after the error feedback and after the descent
+  // tr(W H W^T), and the losses after the error feedback and after the descent.
   double energy = 0, before = 0, after = 0;
 };
 

@@ -84,7 +84,7 @@ void scale_rows(Stream stream, const float* book_scale, const VectorState& s);
 void descent_metrics(Stream stream, const float* diagonal, const VectorState& s);
 void invert_squares(Stream stream, const float* h, int64_t padded, double* inverse);  // inverse is (vectors, 8, 8)
 void decode_vectors(Stream stream, const VectorState& s);                             // sets level, done and error
-// main = row scale times column scale times level
+// main = row scale times column scale times level.
 void decoded_levels(Stream stream, const VectorState& s, float* main);
 void refit_rows(Stream stream, const VectorState& s, const float* main, const float* bent, const float* gradient);
 void vector_dots(Stream stream, const VectorState& s, const float* a, const float* b, double* sums);  // sums is (out)

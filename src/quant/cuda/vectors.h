@@ -6,7 +6,7 @@
 // wait for one FP32 product:
 //
 //   shared memory   [codebook, magnitudes or values][norms under the vector's metric][32 rows x 128 columns]
-//   a vector        wanted value of all rows --> scores of all centroids, eight rows a warp in registers (vector_search.cuh)
+//   a vector        wanted value of all rows --> scores of all centroids, eight rows a warp (vector_search.cuh)
 //                   --> code, correction, error (or step) --> out of the rows' later columns
 //
 // Samples of k-means are assigned in the same way, 32 with one codebook and place at a time. They are summed in a

@@ -143,7 +143,7 @@ TEST_F(CudaVectorCodes, MatricesAreAsGood) {
       EXPECT_NEAR(got.report.loss, loss, static_cast<double>(2 * in * in) * 0x1p-24 * expected.report.energy);
       EXPECT_LE(got.report.loss, got.report.loss_gptq);
       EXPECT_NEAR(got.report.energy, expected.report.energy, 1e-5 * expected.report.energy);
-      // the result is the same in every run
+      // The result is the same in every run.
       EXPECT_EQ(decode(benches.device->quantize(spec, {}).weight), decode(got.weight));
     }
   }

@@ -77,7 +77,7 @@ class CudaWorkbench final : public Workbench {
       return vectors_.quantize(spec, options, order_, values_.as<float>(), original_->out, pool_);
     const bool view = spec.kind == Kind::integer && is_view_width(spec.bits, options.view_bits);
     const int passes = options.descend_codes || options.refit_scales ? options.descent_passes : 0;
-    // only codes or only scales change in a pass, as studies ask for
+    // Only codes or only scales change in a pass, as studies ask for.
     const bool half = passes > 0 && options.descend_codes != options.refit_scales;
     if (!cuda::Gptq::takes(spec) || (view && options.view_weight > 0) || half) return on_host(spec, options);
     const auto start = std::chrono::steady_clock::now();

@@ -58,7 +58,7 @@ void fit_weighted_books(VectorWork& k, std::span<const float> salience, bool wei
       }
     float scale = 1;
     k.books.push_back(fit_vector_book(s, k.shape.entries, k.shape.signs, pool, &scale));
-    // the centroid of the vectors that are corrected separately
+    // The centroid of the vectors that are corrected separately.
     for (int64_t j = 0; j < kVectorDim; ++j) k.books[b].at(0, j) = 0;
     k.book_scale.push_back(scale);
   }
