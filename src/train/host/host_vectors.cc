@@ -5,7 +5,7 @@
 namespace fidelio::train {
 namespace {
 
-constexpr int64_t kRows = 16;  // of a job
+constexpr int64_t kRows = 16;  // rows of a job
 
 }  // namespace
 
