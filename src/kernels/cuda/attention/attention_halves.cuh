@@ -17,7 +17,7 @@ namespace fidelio::cuda {
 
 // Shared memory holds queries as [query][16 columns][t] of {columns 2 t and 2 t + 1, what rounding them left over, 2
 // t + 8 and 2 t + 9, what rounding them left over}, as a product takes them. Queries begin 16 banks apart. Fresh keys
-// and values are kept as halves.
+// and values are kept as halves. The template parameter kWidest is the largest e.
 template <class Spans, int kWidest, int kUnits, int kTiles_ = 1, bool kTogether_ = false>
 struct HalvesWalk : HalvesRing<Spans, kWidest, kUnits> {
   using Ring = HalvesRing<Spans, kWidest, kUnits>;

@@ -3,13 +3,14 @@
 // threads may work in any order.
 //
 //   range     finds the best token, and whether all can be ordered; the greedy choice ends here
-//   race      computes the kept tokens' arrivals (choice_race.h), the first of which is the choice; without top-k and top-p
-//             all blocks run it, and that is all
+//   race      computes the kept tokens' arrivals (choice_race.h), the first of which is the choice; without top-k and
+//             top-p all blocks run it, and that is all
 //   weigh     otherwise: adds up all weights, and counts the tokens near the best, for sixteen ideas of near
-//   gather    takes as few of the nearest as settle the filters into the first block's shared memory, sorted, with their
-//             weights added up; each filter is then a look-up, and the race is among them
-//   narrow    if the nearest do not settle a look-up (a flat row, a large top-k), the first block divides the tokens into
-//             bins and gathers the one bin that matters; if it is too large, it is divided again by the digits of ranks
+//   gather    takes as few of the nearest as settle the filters into the first block's shared memory, sorted, with
+//             their weights added up; each filter is then a look-up, and the race is among them
+//   narrow    if the nearest do not settle a look-up (a flat row, a large top-k), the first block divides the tokens
+//             into bins and gathers the one bin that matters; if it is too large, it is divided again by the digits of
+//             ranks
 //
 // This file is compiled without fused multiply-adds, so that choice_arithmetic.h gives the same bits here and on the
 // host.
