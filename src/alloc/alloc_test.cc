@@ -1,3 +1,5 @@
+// This file tests the solvers, plans, the search by certificates, the calibration by tasks, and the evolutionary
+// search.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -180,8 +182,8 @@ double brute_force(const SensitivityTable& t, Quantity least, std::span<const Li
   return best;
 }
 
-// With two limits at a time, the solver finds the true minimum of any quantity, says that it is proven, and finds
-// nothing where no plan is within the limits.
+// The solver finds the true minimum of any quantity within two limits at a time, says that it is proven, and finds
+// nothing if no plan is within the limits.
 TEST(Solve, TwoLimitsAgreeWithBruteForce) {
   int within = 0, without = 0;
   for (uint64_t seed = 0; seed < 60; ++seed) {
@@ -276,8 +278,8 @@ TEST(Solve, ATableOfAModelsSizeIsSolvedExactly) {
   EXPECT_EQ(fastest->bound, fastest->plan.kl);
   const FrontWithin front = front_within(t, Cost::kl, half.most, 0.01);
   EXPECT_EQ(front.gap, 0);
-  // Where the time limit binds, more bytes than the best plan's buy nothing. Below that, the front is no better than
-  // the front without a time limit.
+  // If the time limit binds, more bytes than the best plan's buy nothing. Below that, the front is no better than the
+  // front without a time limit.
   EXPECT_EQ(front.plans.back().bytes, fastest->plan.bytes);
   const std::vector<Plan> free = pareto_front(t, Cost::kl);
   for (const Plan& p : front.plans) EXPECT_GE(p.kl, best_within_bytes(free, p.bytes)->kl * (1 - 1e-12));
@@ -346,8 +348,8 @@ TEST(Search, FindsTheSmallestPlanThatMeetsTheTargetInFewMeasurements) {
             1.12 * static_cast<double>(exact.trials[static_cast<size_t>(exact.best)].plan.bytes));
 }
 
-// Of 300 questions a tenth was lost, and alpha is known within a factor of 1.5. The check asks twice as many
-// questions.
+// The point lost a tenth of 300 questions, and its alpha is known within a factor of 1.5. The check asks twice as
+// many questions.
 const TaskCalibration kPoint{{0.02, {0.018, 0.022}}, 0.016, {0.9, {0.87, 0.93}}, 0.004, 2};
 
 TEST(TaskCalibration, AlphaCarriesBothIntervals) {
@@ -377,7 +379,7 @@ TEST(TaskCalibration, AllowsTheKlAtWhichTheLowerEndIsStillThere) {
 }
 
 TEST(TaskCalibration, RefusesWhatTheQuestionsCannotShow) {
-  // So few questions could not show this drop even for an unchanged model.
+  // This number of questions is too small to show the drop even for an unchanged model.
   EXPECT_THROW(kl_allowed(kPoint, 0.004, 600), Error);
   EXPECT_THROW(kl_allowed(kPoint, 0.3, 600), Error);  // this drop lies beyond the calibration point
   TaskCalibration same = kPoint;
@@ -431,8 +433,8 @@ TEST(Evolve, KnowsNoScale) {
   EXPECT_EQ(large.measurements, small.measurements);
 }
 
-// Where no smaller plan keeps the limit, the search ends by itself with the best arrangement that swaps can find. Of
-// two groups of the same size and two formats, the group that costs less gets the narrow format.
+// If no smaller plan keeps the limit, the search ends by itself with the best arrangement that swaps can find: of two
+// groups of the same size and two formats, the group that costs less gets the narrow format.
 TEST(Evolve, EndsByItselfAndKeepsImprovementsOfTheSameSize) {
   const FormatSpec narrow{Kind::integer, 4, 128, false, ScaleKind::f16},
       wide{Kind::integer, 8, 128, false, ScaleKind::f16};

@@ -1,3 +1,4 @@
+// This file implements the part of solve.h that keeps one quantity least within limits on two others.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -372,7 +373,7 @@ FrontWithin front_within(const SensitivityTable& table, Cost cost, double second
     const double has = amount(next->plan, least);
     if (next->bound < has) front.gap = std::max(front.gap, has / std::max(next->bound, 1e-300) - 1);
     const auto bytes = static_cast<double>(next->plan.bytes);
-    // Of plans of equal cost the smallest is kept: a plan that is found later has fewer bytes and replaces the last
+    // The smallest of plans of equal cost is kept: a plan that is found later has fewer bytes and replaces the last
     // one.
     if (!front.plans.empty() && amount(front.plans.back(), least) >= has) front.plans.pop_back();
     front.plans.push_back(std::move(next->plan));

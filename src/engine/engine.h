@@ -36,7 +36,8 @@ struct EngineCounters {
   // `judged` counts drafts whose predecessors were all accepted, so that accepted / judged is the acceptance of one
   // token.
   int64_t drafted = 0, judged = 0, accepted = 0, looked_up = 0, lookup_accepted = 0, draft_steps = 0, draft_rows = 0;
-  // With rejection sampling, the sum over the judged drafts of sum_k min(p_k, q_k). Divided by `judged` it is an EAR.
+  // Under rejection sampling this is the sum over the judged drafts of sum_k min(p_k, q_k). Divided by `judged` it is
+  // an EAR.
   double overlap = 0;
   int64_t preemptions = 0, reused_tokens = 0;
   double step_seconds = 0, draft_seconds = 0;

@@ -344,7 +344,7 @@ class Crowd {
     cancelled_ += cut;
     const GenerationRequest request = request_of(heard.asked, world_, way_);
     EXPECT_EQ(g.logprobs, request.logprobs ? heard.logprobs : std::vector<float>());
-    // With rejection sampling, a sampled text depends on what was drafted.
+    // Under rejection sampling a sampled text depends on what was drafted.
     if (way_.acceptance == Acceptance::rejection && request.sampling.temperature > 0) return;
     if (heard.asked % 8 != 0) return;
     ++compared_;

@@ -155,7 +155,7 @@ TEST_F(CudaSpeculation, AShortHeadHasTheLogitsOfItsTokensAlone) {
   }
 }
 
-// With rejection the distribution is the model's, and not its text. The test only checks that it runs, accepts about
+// Rejection gives the model's distribution, but not the same text. The test only checks that it runs, accepts about
 // as often as the distributions overlap, and reports that.
 TEST_F(CudaSpeculation, RejectionAcceptsAsOftenAsDistributionsOverlap) {
   SpeculationOptions how;

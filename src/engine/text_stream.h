@@ -61,7 +61,8 @@ class TextStream {
   TextRules rules_;
   std::string text_;
   Stage stage_ = Stage::answer;
-  // Where the answer begins in the text; before the stages `blanks` and `answer`, where the thought begins.
+  // This is where the answer begins in the text; before the stages `blanks` and `answer` it is where the thought
+  // begins.
   size_t answer_ = 0;
   size_t looked_ = 0;  // the text up to here was searched for the end of the thought or for stop strings
   // These are used if stop strings spell special tokens: those strings, and the text with its hidden tokens.

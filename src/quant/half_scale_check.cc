@@ -1,3 +1,4 @@
+// This file checks that the FP16 scales of formats can hold a model's weights (quantize_model.h).
 #include <spdlog/spdlog.h>
 
 #include <algorithm>

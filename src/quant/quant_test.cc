@@ -1,3 +1,4 @@
+// This file tests Hessians, the quantisation of matrices by rounding and GPTQ, descent, feedback and codebooks.
 #include "quant/feedback.h"
 #include "quant/quantize.h"
 
@@ -475,7 +476,7 @@ TEST_F(Quant, FeedbackIsTheLeastSquaresAnswerToOtherInputs) {
   EXPECT_LT(after, between);
   EXPECT_LT(between, before);
 
-  // With equal inputs the target is the same weight. C and H differ only by the order of 600 sums.
+  // For equal inputs the target is the same weight. C and H differ only by the order of 600 sums.
   Feedback none(in);
   none.add(y, y, pool_);
   const std::vector<float> same = none.target(w, out, h, f, pool_);
@@ -512,8 +513,8 @@ TEST_F(Quant, AViewWithAWeightGetsCodesThatSuitIt) {
     EXPECT_TRUE(same_bytes(quantised(format, 2, 1), quantised(format, 0, 0))) << format;
 }
 
-// With a view too, no single change of a code lowers the sum of both losses. The test tries every other code of every
-// column.
+// No single change of a code lowers the sum of both losses with a view either. The test tries every other code of
+// every column.
 TEST_F(Quant, DescentWithAViewEndsInALocalOptimum) {
   const int64_t in = 12;
   for (uint64_t seed = 0; seed < 20; ++seed) {

@@ -43,9 +43,9 @@ struct ModelQuantizer {
   // false, it is quantised against the source's own activations, to any number of formats (candidates of a search),
   // and the runner keeps the source's weights.
   bool sequential = true;
-  // With `sequential`, this is a second runner with the source's weights, whose activations say what the linears'
-  // outputs should be (quant/feedback.h). Without it, the linears should give what they would make of the quantised
-  // layers' activations.
+  // If `sequential` is set, this is a second runner with the source's weights, whose activations say what the
+  // linears' outputs should be (quant/feedback.h). Without it, the linears should give what they would make of the
+  // quantised layers' activations.
   Runner* original = nullptr;
   // Stops found in this store are not quantised again; the others are saved there. With `sequential` a stop depends
   // on the formats of the stops before it, so such a store serves these formats alone.
@@ -58,8 +58,8 @@ struct ModelQuantizer {
   // For Atom (atom/atom.h): the layers' weights keep so many columns in 8 bits, and the orders of columns are stored
   // here. All linears must then have one format, and the method must be GPTQ.
   KeptColumns* kept = nullptr;
-  // With a store, only the stops whose number, in the order of the model, is `part` modulo `parts` are made. The
-  // other processes' stops are found in the store.
+  // If there is a store, only the stops whose number, in the order of the model, is `part` modulo `parts` are made.
+  // The other processes' stops are found in the store.
   int part = 0, parts = 1;
 };
 // Checks that the FP16 scales of formats that a user named can hold the weights (formats/half_scales.h). Throws Error

@@ -10,7 +10,7 @@ namespace {
 
 constexpr int64_t kTokensAColumn = 32;  // tokens of the calibration text per column
 constexpr int64_t kRoleTokens = 1024;   // tokens for the two numbers of measure_roles
-// As a share of a row's size; KL is still quadratic there, and far above the errors of FP32.
+// The noise is this share of a row's size; KL is still quadratic there, and far above the errors of FP32.
 constexpr double kNoise = 1.0 / 64;
 
 // Softmax holds the probabilities of a row of logits and their logarithms.

@@ -114,7 +114,7 @@ TEST(Estimate, OneFormatIsMeasuredAndTheOthersFollowByTheErrorOfTheirWeights) {
     }
 }
 
-// What the groups lose together is divided completely: the values sum to the cost of the whole game (efficiency), for
+// The common loss of all groups is divided completely: the values sum to the cost of the whole game (efficiency), for
 // any permutations.
 TEST(Estimate, ShapleyAndUnifiedValuesSumToTheWholeGame) {
   const auto groups = number_groups({4, 1, 0.125});
@@ -124,7 +124,7 @@ TEST(Estimate, ShapleyAndUnifiedValuesSumToTheWholeGame) {
     for (size_t level = 0; level < 3; ++level) {
       double total = 0;
       for (const Group& g : e.table.groups) total += g.options[level].kl;
-      // With the whole model in one format, the costs are c (1 + .. + 5) = 15 c. The tolerance is for a few hundred
+      // If the whole model has one format, the costs are c (1 + .. + 5) = 15 c. The tolerance is for a few hundred
       // additions of doubles below 4000.
       const double c = std::array{4.0, 1.0, 0.125}[level];
       // The method `unified` never measures the middle format everywhere; only the ends are exact there.
@@ -152,7 +152,7 @@ TEST(Estimate, UnifiedIsTheSumOfItsTransitions) {
   NumberGame game(square_of_sum);
   const Estimation e = play(game, groups, {.method = "unified", .permutations = 8, .seed = 5});
   for (const Group& g : e.table.groups) {
-    // From the best format downwards, every transition of a game that grows costs something.
+    // Every transition of a growing game costs something, from the best format downwards.
     EXPECT_GT(g.options[1].kl, g.options[2].kl);
     EXPECT_GT(g.options[0].kl, g.options[1].kl);
   }

@@ -1,3 +1,4 @@
+// This file tests drafts: rejection sampling, the cost of steps, the controller, and drafts looked up in the text.
 #include "engine/drafts/controller.h"
 
 #include <gtest/gtest.h>

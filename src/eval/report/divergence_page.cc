@@ -1,3 +1,4 @@
+// This file writes the HTML page of a DivergenceReport: where two models' answers part.
 #include <fmt/format.h>
 
 #include <algorithm>

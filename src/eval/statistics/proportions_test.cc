@@ -50,8 +50,8 @@ TEST(Proportions, BinomialTailsAreSums) {
   EXPECT_EQ(binomial_tail(5, 5, 1), 1);
 }
 
-// By the definition of Clopper and Pearson, what was seen or a more extreme outcome has a chance of 2.5% at either
-// end.
+// Clopper and Pearson define the interval so that at either end what was seen, or a more extreme outcome, has a
+// chance of 2.5%.
 TEST(Proportions, ExactIntervalsEndWhereTheTailsDo) {
   for (int64_t n : {1, 10, 40})
     for (int64_t k = 0; k <= n; ++k) {
@@ -102,7 +102,7 @@ TEST(Proportions, DifferencesAreSymmetricAndNeverCertain) {
   EXPECT_NEAR(worse.value, -0.15, 1e-12);
   EXPECT_NEAR(worse.ci95.low, -better.ci95.high, 1e-8);
   EXPECT_LT(worse.ci95.high, 0);
-  // Where the exact method hands over to the score interval, the two differ by less than a twentieth of the width.
+  // The exact method hands over to the score interval here; the two differ by less than a twentieth of the width.
   const Estimate exact = paired_difference(table(880, 50, 40, 30)), score = paired_difference(table(881, 50, 40, 30));
   const double width = exact.ci95.high - exact.ci95.low;
   EXPECT_NEAR(exact.ci95.low, score.ci95.low, 0.05 * width);

@@ -23,7 +23,7 @@ nlohmann::json to_json(const Estimate& estimate);
 Estimate estimate_from_json(const nlohmann::json& json);
 
 double mean(std::span<const double> values);
-// With n - 1 in the denominator; NaN with fewer than two values.
+// Divides by n - 1; returns NaN for fewer than two values.
 double standard_deviation(std::span<const double> values);
 // Percent in 0..100; linear between order statistics, as in numpy.
 double percentile(std::span<const double> values, double percent);

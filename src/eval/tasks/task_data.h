@@ -12,8 +12,8 @@
 
 namespace fidelio {
 
-// With `generate`, the model writes an answer, which is extracted and compared. With `likelihood`, each choice is
-// scored as a continuation.
+// A TaskMethod says how a question is answered: for `generate` the model writes an answer, which is extracted and
+// compared; for `likelihood` each choice is scored as a continuation.
 enum class TaskMethod : uint8_t { generate, likelihood };
 
 // A Match says how an answer is taken from generated text (after any thinking, see answer_part) and compared with

@@ -1,3 +1,4 @@
+// This file implements the part of studies/recovery.h that compares how many tokens models think.
 #include <algorithm>
 #include <cmath>
 

@@ -126,8 +126,8 @@ TEST_F(CudaVectorCodes, CodesAgreeUpToTies) {
     }
 }
 
-// With codebooks of their own, the two results diverge from the first tie in k-means on. They must be equally good,
-// and what is reported must be the loss of what is stored. Rows and columns are no multiples of anything.
+// If each result makes its own codebooks, the two diverge from the first tie in k-means on. They must be equally
+// good, and what is reported must be the loss of what is stored. Rows and columns are no multiples of anything.
 TEST_F(CudaVectorCodes, MatricesAreAsGood) {
   const std::pair<int64_t, int64_t> sizes[] = {{40, 64}, {3, 61}, {150, 300}, {1600, 1024}};
   for (const auto& [out, in] : sizes) {

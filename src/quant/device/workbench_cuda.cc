@@ -1,3 +1,4 @@
+// This file implements a Workbench on a GPU.
 #include <spdlog/spdlog.h>
 
 #include <algorithm>

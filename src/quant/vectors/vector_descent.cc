@@ -1,3 +1,5 @@
+// This file lowers the loss of a matrix in vector codes: it chooses codes again one at a time, and fits scales and
+// codebooks by least squares.
 #include <algorithm>
 #include <cmath>
 #include <optional>

@@ -1,3 +1,4 @@
+// This file has the steps of the paper's own algorithm for vector codes: salience, corrections and their shares.
 #include <algorithm>
 #include <cmath>
 #include <numeric>

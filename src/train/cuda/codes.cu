@@ -1,3 +1,5 @@
+// These kernels decode integer and grid codes, compute the gradients of their scales and levels, and apply Adam. They
+// are the twin of host_codes.cc.
 #include <algorithm>
 
 #include "kernels/cuda/device/cuda_error.cuh"

@@ -1,3 +1,4 @@
+// This kernel computes the losses of rows of logits and their gradients. It is the twin of host_losses.cc.
 #include "kernels/cuda/device/cuda_error.cuh"
 #include "train/cuda/kernels.h"
 

@@ -1,3 +1,5 @@
+// These kernels do what a layer does with rows beside products and attention: sums, embeddings, norms, rotation and
+// SwiGLU, forwards and backwards.
 #include "kernels/cuda/device/cuda_error.cuh"
 #include "train/cuda/kernels.h"
 #include "train/cuda/packs.cuh"

@@ -1,8 +1,8 @@
+// These kernels decode vector codes on a GPU. They are the twin of host_vectors.cc, with sums in another order.
 #include "kernels/cuda/device/cuda_error.cuh"
 #include "train/cuda/kernels.h"
 #include "train/host/vector_rounding.h"
 
-// These kernels decode vector codes on a GPU. They are the twin of host_vectors.cc, with sums in another order.
 namespace fidelio::train::gpu {
 namespace {
 

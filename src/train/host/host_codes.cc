@@ -1,3 +1,4 @@
+// This file has Host's operations on integer and grid codes: rounding, decoding and their gradients.
 #include "train/host/host.h"
 #include "train/host/rounding.h"
 

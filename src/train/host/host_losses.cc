@@ -1,3 +1,4 @@
+// This file has Host's losses of rows of logits and their gradients.
 #include "train/host/host.h"
 #include "train/host/host_math.h"
 

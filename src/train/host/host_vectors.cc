@@ -1,3 +1,4 @@
+// This file has Host's operations on vector codes: decoding and its gradients.
 #include "train/host/host.h"
 #include "train/host/rounding.h"
 #include "train/host/vector_rounding.h"

@@ -214,8 +214,8 @@ TEST(Race, SharedNumbersChooseTheSameToken) {
   EXPECT_LT(bound, 0.9);
 }
 
-// This test compares log p in FP32 with double. t = (top - x) log2(e) has three roundings of 2^-24 relative, so a weight is
-// wrong by t 3 ln(2) 2^-24 + 2^-22, of which the sum takes the mean; the result is rounded once more.
+// This test compares log p in FP32 with double. t = (top - x) log2(e) has three roundings of 2^-24 relative, so a
+// weight is wrong by t 3 ln(2) 2^-24 + 2^-22, of which the sum takes the mean; the result is rounded once more.
 TEST(Choose, LogProbabilityIsTheModels) {
   Rng rng(3);
   Chooser chooser;

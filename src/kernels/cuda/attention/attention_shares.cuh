@@ -66,7 +66,7 @@ __device__ __forceinline__ Joined join(const Peak& peak, const Sum& sum) {
   load(0);
 #pragma unroll
   for (int i = 0; i < kWarps; ++i) all.largest = fmaxf(all.largest, i < kAtOnce ? peaks[i % kAtOnce].x : peak(i).x);
-  // Nothing was seen, which may be for one of several rows.
+  // No key may have been seen for one of several rows.
   const float base = all.largest == -INFINITY ? 0 : all.largest;
 #pragma unroll
   for (int first = 0; first < kWarps; first += kAtOnce) {

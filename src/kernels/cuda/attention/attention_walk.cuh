@@ -50,7 +50,7 @@ struct MultiplyingWalk : Spans {
   static constexpr int own_floats(int heads, int e) { return (kSpan + 1) * kHeads + heads * e; }
   __device__ static int sum_at(int e, int head, int column) { return head * e + column; }
   static constexpr int kAtOnce = 32 / kLanes, kSteps = kSpan / kAtOnce;  // positions of a step
-  // Whether keys and values of the span fit into registers.
+  // This is true if keys and values of the span fit into registers.
   static constexpr bool kHeld = sizeof(Stored8<kind>) * kSteps <= 128;
   static constexpr int kBatch = std::min(kSteps, kLanes >= kHeads ? kLanes / kHeads : 1);
   static constexpr int kPairs = kHeads / 2;
