@@ -1,3 +1,5 @@
+// This file tests the solvers, plans, the search by certificates, the calibration by tasks, and the evolutionary
+// search.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -16,7 +18,7 @@
 namespace fidelio {
 namespace {
 
-// Groups of random sizes; each bit multiplies the cost by about a quarter, as measured on real models.
+// The table has groups of random sizes. Each bit more divides the cost by about four, as measured on real models.
 SensitivityTable random_table(uint64_t seed, int groups, const std::vector<int>& widths) {
   Rng rng(seed);
   SensitivityTable t;
@@ -36,7 +38,7 @@ SensitivityTable random_table(uint64_t seed, int groups, const std::vector<int>&
   return t;
 }
 
-// The plan that gives every group this width.
+// Returns the plan that gives every group this width.
 Plan uniform_plan(const SensitivityTable& t, int bits) {
   std::vector<int> choice;
   for (const Group& g : t.groups) {
@@ -47,7 +49,7 @@ Plan uniform_plan(const SensitivityTable& t, int bits) {
   return evaluate(t, std::move(choice));
 }
 
-// Every plan of a small table.
+// Visits every plan of a small table.
 template <typename Visit>
 void for_every_plan(const SensitivityTable& t, const Visit& visit) {
   std::vector<int> choice(t.groups.size(), 0);
@@ -84,8 +86,8 @@ TEST(Solve, FrontLeastAndBruteForceAgree) {
   }
 }
 
-// Formats that share a codebook of 2 or 32 kB in tables whose groups have a few hundred bytes: whether one is worth its
-// bytes is a question of the whole plan.
+// Formats share a codebook of 2 or 32 kB in tables whose groups have a few hundred bytes. It depends on the whole
+// plan whether a codebook is worth its bytes.
 TEST(Solve, SharedCodebooksArePaidOnce) {
   int with_one = 0, with_both = 0;
   for (uint64_t seed = 0; seed < 30; ++seed) {
@@ -153,8 +155,8 @@ TEST(Solve, FrontIsStrictlyOrderedAndAWiderCandidateSetIsNeverWorse) {
   for (const Plan& p : some) EXPECT_LE(best_within_bytes(full, p.bytes)->kl, p.kl * (1 + 1e-12));
 }
 
-// Times as kernels have them: something like bytes, but some formats are slow for their size. Groups of one shape have
-// one time, as layers do.
+// Times resemble those of kernels: they grow with bytes, but some formats are slow for their size. Groups of one
+// shape have the same time, as layers do.
 SensitivityTable timed_table(uint64_t seed, int groups, const std::vector<int>& widths) {
   SensitivityTable t = random_table(seed, groups, widths);
   Rng rng(seed + 1000);
@@ -169,7 +171,7 @@ SensitivityTable timed_table(uint64_t seed, int groups, const std::vector<int>& 
   return t;
 }
 
-// The least of a quantity among plans within both limits; infinity if none is.
+// Returns the least amount of a quantity among the plans within all limits, or infinity if there is no such plan.
 double brute_force(const SensitivityTable& t, Quantity least, std::span<const Limit> limits) {
   double best = std::numeric_limits<double>::infinity();
   for_every_plan(t, [&](const Plan& p) {
@@ -180,14 +182,14 @@ double brute_force(const SensitivityTable& t, Quantity least, std::span<const Li
   return best;
 }
 
-// Two limits at a time, whatever is made least: the least there is, said to be that, and nothing where nothing is within
-// the limits.
+// The solver finds the true minimum of any quantity within two limits at a time, says that it is proven, and finds
+// nothing if no plan is within the limits.
 TEST(Solve, TwoLimitsAgreeWithBruteForce) {
   int within = 0, without = 0;
   for (uint64_t seed = 0; seed < 60; ++seed) {
     const SensitivityTable t = timed_table(seed, 5, {2, 3, 4, 8});
     Rng rng(seed);
-    // Limits a little above what some plan has, which is not the best one.
+    // The limits lie a little above the amounts of some random plan, which is not the best one.
     const auto limit = [&](Quantity q, double room) {
       std::vector<int> choice;
       for (size_t g = 0; g < t.groups.size(); ++g) choice.push_back(static_cast<int>(rng.below(4)));
@@ -203,7 +205,7 @@ TEST(Solve, TwoLimitsAgreeWithBruteForce) {
       ASSERT_EQ(found.has_value(), best < 1e300) << seed;
       ++(found ? within : without);
       if (!found) continue;
-      // Weights are counted in 2^-40 of what they can differ by.
+      // Weights are counted in units of 2^-40 of the range that they can have.
       for (const Limit& l : limits) EXPECT_LE(amount(found->plan, l.quantity), l.most * (1 + 1e-11));
       EXPECT_NEAR(amount(found->plan, least), best, 1e-13 * best);
       EXPECT_EQ(found->bound, amount(found->plan, least));
@@ -213,7 +215,8 @@ TEST(Solve, TwoLimitsAgreeWithBruteForce) {
   EXPECT_GT(without, 5);
 }
 
-// Cut down to few partial plans the answer may be worse, is within the limits still, and its bound holds.
+// When only few partial plans are kept, the answer may be worse, but it is still within the limits and its bound
+// holds.
 TEST(Solve, TheBoundHoldsWherePartialPlansAreLeftOut) {
   int unproven = 0;
   for (uint64_t seed = 0; seed < 30; ++seed) {
@@ -232,7 +235,7 @@ TEST(Solve, TheBoundHoldsWherePartialPlansAreLeftOut) {
   EXPECT_GT(unproven, 0);
 }
 
-// Of plans that are fast enough, the front has all that no other beats in bytes and KL.
+// The front holds every plan that is fast enough and that no other such plan beats in bytes and KL.
 TEST(Solve, FrontWithinATimeAgreesWithBruteForce) {
   for (uint64_t seed = 0; seed < 10; ++seed) {
     const SensitivityTable t = timed_table(seed, 5, {2, 3, 4, 8});
@@ -255,7 +258,7 @@ TEST(Solve, FrontWithinATimeAgreesWithBruteForce) {
         EXPECT_EQ(front.plans[i].bytes, expected[i].first);
         EXPECT_NEAR(front.plans[i].kl, expected[i].second, 1e-13 * expected[i].second);
       }
-      // Coarser, it is a part of that, its ends included.
+      // A coarser front is a part of the full one and includes its ends.
       const FrontWithin coarse = front_within(t, Cost::kl, seconds, 0.1);
       if (expected.empty()) continue;
       EXPECT_EQ(coarse.plans.front().bytes, expected.front().first);
@@ -265,7 +268,7 @@ TEST(Solve, FrontWithinATimeAgreesWithBruteForce) {
   }
 }
 
-// As many groups and formats as models have: proven, in a moment.
+// A table with as many groups and formats as a real model is solved to proven optimality, within a moment.
 TEST(Solve, ATableOfAModelsSizeIsSolvedExactly) {
   const SensitivityTable t = timed_table(7, 200, {2, 3, 4, 5, 6, 7, 8});
   const Limit half{Quantity::seconds,
@@ -275,7 +278,8 @@ TEST(Solve, ATableOfAModelsSizeIsSolvedExactly) {
   EXPECT_EQ(fastest->bound, fastest->plan.kl);
   const FrontWithin front = front_within(t, Cost::kl, half.most, 0.01);
   EXPECT_EQ(front.gap, 0);
-  // Where the time binds, more bytes than the best plan's buy nothing; below, it is the front without a time or worse.
+  // If the time limit binds, more bytes than the best plan's buy nothing. Below that, the front is no better than the
+  // front without a time limit.
   EXPECT_EQ(front.plans.back().bytes, fastest->plan.bytes);
   const std::vector<Plan> free = pareto_front(t, Cost::kl);
   for (const Plan& p : front.plans) EXPECT_GE(p.kl, best_within_bytes(free, p.bytes)->kl * (1 - 1e-12));
@@ -305,7 +309,8 @@ TEST(Plan, MonotoneRepairPoolsViolatorsOnly) {
   EXPECT_DOUBLE_EQ(t.groups[0].options[2].kl, 1.5);
 }
 
-// A measured world: true KL is 1.3 times the predicted one, EAR follows 1 - 0.5 sqrt(KL), intervals of +-2%.
+// This simulates measurements: the true KL is 1.3 times the predicted one, EAR is 1 - 0.5 sqrt(KL), and intervals are
+// +-2%.
 Measurement world(const Plan& p) {
   const double kl = 1.3 * p.kl, loss = 0.5 * std::sqrt(kl);
   return {{1 - loss, {1 - 1.02 * loss, 1 - 0.98 * loss}}, {kl, {0.98 * kl, 1.02 * kl}}, p.bytes};
@@ -330,8 +335,8 @@ TEST(Search, FindsTheSmallestPlanThatMeetsTheTargetInFewMeasurements) {
   }
   EXPECT_EQ(search_to_target(t, front, {1.0, std::nullopt}, {.max_trials = 12}, world).best, -1);
 
-  // Told what to expect, the first trial is nearly right; and what passes need not be told from what is a tenth
-  // smaller.
+  // If the search is told the ratio of measured to predicted KL, its first trial is nearly right. It also does not
+  // try to beat a plan by less than a tenth of its size.
   const Target target{0.9, std::nullopt};
   const SearchResult exact = search_to_target(t, front, target, {.max_trials = 12}, world),
                      rough =
@@ -343,14 +348,16 @@ TEST(Search, FindsTheSmallestPlanThatMeetsTheTargetInFewMeasurements) {
             1.12 * static_cast<double>(exact.trials[static_cast<size_t>(exact.best)].plan.bytes));
 }
 
-// 300 questions of which a tenth was lost, alpha known within a factor of 1.5; the check asks twice as many.
+// The point lost a tenth of 300 questions, and its alpha is known within a factor of 1.5. The check asks twice as
+// many questions.
 const TaskCalibration kPoint{{0.02, {0.018, 0.022}}, 0.016, {0.9, {0.87, 0.93}}, 0.004, 2};
 
 TEST(TaskCalibration, AlphaCarriesBothIntervals) {
   const Estimate alpha = kPoint.alpha();
   EXPECT_NEAR(alpha.value, 5, 1e-12);
   EXPECT_NEAR(kPoint.rho(), 1.25, 1e-12);
-  // Wider than by the recovery's interval alone, narrower than with both at their worst ends.
+  // Alpha's interval is wider than the recovery's interval alone would make it, and narrower than with both
+  // quantities at their worst ends.
   EXPECT_GT(alpha.ci95.high, 0.13 / 0.02);
   EXPECT_LT(alpha.ci95.high, 0.13 / 0.018);
   EXPECT_LT(alpha.ci95.low, 0.07 / 0.02);
@@ -365,15 +372,16 @@ TEST(TaskCalibration, AllowsTheKlAtWhichTheLowerEndIsStillThere) {
   for (double drop : {0.006, 0.02, 0.05}) {
     const double kl = kl_allowed(kPoint, drop, 600), loss = kPoint.alpha().ci95.high * kl;
     EXPECT_NEAR(loss + kPoint.reach(loss), drop, 1e-9);
-    EXPECT_LT(kl, drop / kPoint.alpha().value);  // what the paper's line allows
+    EXPECT_LT(kl, drop / kPoint.alpha().value);  // the paper's line alone would allow more
   }
   EXPECT_EQ(kPoint.reach(0), kPoint.unchanged);
   EXPECT_NEAR(kPoint.reach(0.1), 0.03 / std::sqrt(2.0), 1e-12);
 }
 
 TEST(TaskCalibration, RefusesWhatTheQuestionsCannotShow) {
-  EXPECT_THROW(kl_allowed(kPoint, 0.004, 600), Error);  // they could not show it of an unchanged model
-  EXPECT_THROW(kl_allowed(kPoint, 0.3, 600), Error);    // beyond the point
+  // This number of questions is too small to show the drop even for an unchanged model.
+  EXPECT_THROW(kl_allowed(kPoint, 0.004, 600), Error);
+  EXPECT_THROW(kl_allowed(kPoint, 0.3, 600), Error);  // this drop lies beyond the calibration point
   TaskCalibration same = kPoint;
   same.recovery = {0.99, {0.97, 1.01}};
   EXPECT_THROW(kl_allowed(same, 0.05, 600), Error);
@@ -398,7 +406,8 @@ TEST(Evolve, NeverBreaksTheLimitAndShrinks) {
   const auto smallest = std::find_if(front.begin(), front.end(), [&](const Plan& p) { return p.kl <= o.kl_limit; });
   ASSERT_NE(smallest, front.end());
   EXPECT_GE(e.best.bytes, smallest->bytes);
-  // What it went through: from the start to the best, never larger, and of one size only for less KL.
+  // The path leads from the start to the best plan. No plan is larger than the one before, and one of the same size
+  // has a lower KL.
   EXPECT_EQ(e.path.front().choice, start.choice);
   EXPECT_EQ(e.path.back().choice, e.best.choice);
   for (size_t i = 1; i < e.path.size(); ++i) {
@@ -410,7 +419,8 @@ TEST(Evolve, NeverBreaksTheLimitAndShrinks) {
   }
 }
 
-// A hundred-thousandth of every KL is the same search: nothing in it knows how large a KL is.
+// The search takes the same path if every KL is a hundred thousand times smaller, because it does not depend on the
+// scale of the KL.
 TEST(Evolve, KnowsNoScale) {
   SensitivityTable t = random_table(12, 20, {2, 3, 4, 5, 6, 7, 8});
   const Plan start = uniform_plan(t, 8);
@@ -423,8 +433,8 @@ TEST(Evolve, KnowsNoScale) {
   EXPECT_EQ(large.measurements, small.measurements);
 }
 
-// Where nothing smaller keeps the limit it ends by itself, with the best arrangement that swaps find: of two groups of a
-// size and two formats, the one that costs less gets the narrow format.
+// If no smaller plan keeps the limit, the search ends by itself with the best arrangement that swaps can find: of two
+// groups of the same size and two formats, the group that costs less gets the narrow format.
 TEST(Evolve, EndsByItselfAndKeepsImprovementsOfTheSameSize) {
   const FormatSpec narrow{Kind::integer, 4, 128, false, ScaleKind::f16},
       wide{Kind::integer, 8, 128, false, ScaleKind::f16};

@@ -10,7 +10,7 @@
 namespace fidelio {
 namespace {
 
-// Options of a group by ascending bytes: levels to switch between.
+// For each group, this lists its options by ascending bytes: these are the levels that mutations switch between.
 std::vector<std::vector<int>> levels_of(const SensitivityTable& table) {
   std::vector<std::vector<int>> levels;
   for (const Group& g : table.groups) {
@@ -28,7 +28,8 @@ class Mutator {
  public:
   Mutator(const SensitivityTable& table, uint64_t seed) : table_(table), levels_(levels_of(table)), rng_(seed) {}
 
-  // Level-switch mutation: a few groups one level down, fewer one level up, so that bytes tend to fall.
+  // A level-switch mutation moves a few groups one level down and fewer groups one level up, so that bytes tend to
+  // fall.
   Plan offspring(const Plan& parent) {
     std::vector<int> choice = parent.choice;
     const auto few = [&] { return std::min(rng_.below(3), rng_.below(3)) + 1; };
@@ -38,7 +39,7 @@ class Mutator {
     return evaluate(table_, std::move(choice));
   }
 
-  // Curation: a bit-neutral swap between two groups of equal size that hold different formats.
+  // A curation step swaps the formats of two groups of equal size, so that the plan keeps its number of bytes.
   Plan swapped(const Plan& parent) {
     for (int attempt = 0; attempt < 64; ++attempt) {
       const size_t a = rng_.below(parent.choice.size()), b = rng_.below(parent.choice.size());
@@ -64,8 +65,9 @@ class Mutator {
   Rng rng_;
 };
 
-// Equation 9, lower is better; the byte saving stands for the bitwidth reduction. What is beyond the limit is penalised
-// by its share of the limit: as it stands in the paper, gamma (KL - tau) would reward it wherever KL is below 1 / gamma.
+// This is equation 9, and lower is better. The byte saving stands for the reduction of the bit width. A KL above the
+// limit is penalised by its excess as a share of the limit. The paper's own term, gamma (KL - tau), would reward the
+// excess wherever KL is below 1 / gamma.
 double fitness(const Plan& child, const Plan& parent, double kl, const EvolveOptions& o) {
   const double saved = static_cast<double>(parent.bytes - child.bytes) / static_cast<double>(parent.bytes);
   if (saved <= 0) return std::numeric_limits<double>::max() / 2;

@@ -1,3 +1,4 @@
+// This file implements the part of solve.h that keeps one quantity least within limits on two others.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -41,23 +42,23 @@ double amount_of(const Option& o, Quantity quantity) {
   return o.loss;
 }
 
-// An option beside the least that its group has of each quantity. Weights are integers, so that the same ones in another
-// order have the same sum.
+// An item is an option of a group, measured from the least amounts that the group can have. Weights are integers, so
+// that a sum does not depend on the order of its terms.
 struct Item {
   int option;
   double cost;
   int64_t weight[2];
-  double above;  // of the bound, where a plan takes it
+  double above;  // a plan with this option lies at least so far above the bound
 };
 
 struct Problem {
   std::vector<std::vector<Item>> groups;
   int limits;
-  int64_t limit[2] = {0, 0};  // left over the least weights
-  double largest = 0;         // no plan costs more than this above the least costs
+  int64_t limit[2] = {0, 0};  // the limits, less the least weights of all groups
+  double largest = 0;         // the most by which a plan can cost more than the sum of the least costs
 };
 
-// Bytes of shared codebooks in a plan.
+// Returns the bytes of the shared codebooks in a plan.
 int64_t shared_in(const SensitivityTable& table, const Plan& plan) {
   int64_t bytes = plan.bytes - table.fixed_bytes;
   for (size_t g = 0; g < table.groups.size(); ++g)
@@ -65,8 +66,9 @@ int64_t shared_in(const SensitivityTable& table, const Plan& plan) {
   return bytes;
 }
 
-// A weight's unit: a byte; or 2^-40 of all that groups can differ by, rounded down, so that a plan may be above a limit
-// by as many units as there are groups, far less than any time or distance is known to.
+// Returns the unit in which a weight is counted. For bytes it is one byte. Otherwise it is 2^-40 of the amount by
+// which groups can differ, and weights are rounded down. A plan may therefore exceed a limit by as many units as
+// there are groups, which is far less than the precision of any time or distance.
 double unit_of(const SensitivityTable& table, Quantity quantity) {
   if (quantity == Quantity::bytes) return 1;
   double most = 0;
@@ -81,7 +83,7 @@ double unit_of(const SensitivityTable& table, Quantity quantity) {
   return most > 0 ? std::ldexp(most, -40) : 1;
 }
 
-// `shared`: bytes of codebooks that every plan pays.
+// Builds the problem for plans that all pay `shared` bytes for codebooks.
 Problem problem_of(const SensitivityTable& table, int64_t shared, Quantity least, std::span<const Limit> limits) {
   check(limits.size() <= 2, "least_within takes at most two limits, not {}", limits.size());
   Problem p{{}, static_cast<int>(limits.size())};
@@ -92,7 +94,7 @@ Problem problem_of(const SensitivityTable& table, int64_t shared, Quantity least
     unit[k] = unit_of(table, limits[k].quantity);
     left[k] = limits[k].most - amount(nothing, limits[k].quantity);
     for (const Group& g : table.groups) left[k] += amount_of(g.options.front(), limits[k].quantity);
-    // That plan pays for the codebooks of its own options, which may be fewer.
+    // The plan `nothing` pays for the codebooks of its own options, which may be fewer.
     if (limits[k].quantity == Quantity::bytes) left[k] -= static_cast<double>(shared - shared_in(table, nothing));
   }
   for (const Group& g : table.groups) {
@@ -120,15 +122,15 @@ Problem problem_of(const SensitivityTable& table, int64_t shared, Quantity least
     for (int k = 0; k < 2; ++k) heaviest[k] += most[k];
     p.groups.push_back(std::move(items));
   }
-  // A limit beyond the heaviest plan is none; a hundredth of a unit is what sums in another order may differ by.
+  // A limit above the heaviest plan is no limit. Sums in another order may differ by a hundredth of a unit.
   for (size_t k = 0; k < limits.size(); ++k)
     p.limit[k] =
         static_cast<int64_t>(std::clamp(std::floor(left[k] / unit[k] + 0.01), -1.0, static_cast<double>(heaviest[k])));
   return p;
 }
 
-// The dual function. Each group takes what is least at these prices; what it gives is a bound from below, concave in the
-// prices.
+// This is the dual function. At given prices each group takes its cheapest option. The result is a lower bound for
+// the cost of every plan, and it is concave in the prices.
 struct Priced {
   double bound;
   double used[2];
@@ -150,12 +152,14 @@ Priced at_prices(const Problem& p, const double* price) {
   return all;
 }
 
-// The first price that keeps its limit, the other being as it is: what is used falls with the price.
+// Finds the least first price at which its limit holds, with the second price fixed. What is used falls as the price
+// rises.
 Priced settle_first(const Problem& p, double* price, double highest) {
   price[0] = 0;
   Priced best = at_prices(p, price);
   if (p.limits == 0 || best.used[0] <= static_cast<double>(p.limit[0])) return best;
-  constexpr double kRange = 60;  // of the price's logarithm: beyond, it is none
+  // The search covers this range of the price's logarithm; a price below it counts as zero.
+  constexpr double kRange = 60;
   double low = std::log(highest) - kRange, high = std::log(highest);
   for (int step = 0; step < 48; ++step) {
     price[0] = std::exp((low + high) / 2);
@@ -165,14 +169,16 @@ Priced settle_first(const Problem& p, double* price, double highest) {
   return at_prices(p, price);
 }
 
-// Prices that make the bound as large as they can, nearly: any others would do, with more left to try.
+// Chooses prices that make the bound nearly as large as possible. Any other prices would be correct too, but more
+// combinations would have to be tried.
 double settle(const Problem& p, double* price) {
-  // At a price where the least weight there is, one, costs more than everything, only weight counts.
+  // The smallest weight is one. At this price it costs more than all options together, so that only weights count.
   const double highest = 2 * std::max(p.largest, 1e-300);
   if (p.limits < 2) return settle_first(p, price, highest).bound;
   price[1] = 0;
   double best = settle_first(p, price, highest).bound, at[2] = {price[0], 0};
-  // Of the largest over the first price, the bound is concave in the second: one hill, also over its logarithm.
+  // After maximising over the first price, the bound is concave in the second one. It has a single maximum, also over
+  // the price's logarithm.
   const auto height = [&](double x) {
     price[1] = std::exp(x);
     const double bound = settle_first(p, price, highest).bound;
@@ -193,7 +199,7 @@ double settle(const Problem& p, double* price) {
   return best;
 }
 
-// The groups before this one, decided.
+// A partial plan holds the choices for all groups up to some group.
 struct Begun {
   int64_t weight[2];
   double cost, above;
@@ -201,7 +207,7 @@ struct Begun {
   int32_t before;
 };
 
-// Drops what another beats in both weights and cost.
+// Drops the partial plans that another one beats in both weights and in cost.
 void drop_beaten(std::vector<Begun>& all) {
   std::sort(all.begin(), all.end(), [](const Begun& a, const Begun& b) {
     if (a.weight[0] != b.weight[0]) return a.weight[0] < b.weight[0];
@@ -209,7 +215,9 @@ void drop_beaten(std::vector<Begun>& all) {
     if (a.cost != b.cost) return a.cost < b.cost;
     return a.option != b.option ? a.option < b.option : a.before < b.before;
   });
-  std::map<int64_t, double> stairs;  // second weight -> least cost of those before with no more of it; falling
+  // This maps the second weight to the least cost of all earlier plans with at most that weight. Costs fall along the
+  // map.
+  std::map<int64_t, double> stairs;
   std::erase_if(all, [&](const Begun& p) {
     auto next = stairs.upper_bound(p.weight[1]);
     if (next != stairs.begin() && std::prev(next)->second <= p.cost) return true;
@@ -219,7 +227,7 @@ void drop_beaten(std::vector<Begun>& all) {
   });
 }
 
-// All plans that lie at most `reach` above the bound, as far as no other beats them.
+// An Enumeration holds all plans that lie at most `reach` above the bound and that no other plan beats.
 class Enumeration {
  public:
   Enumeration(const Problem& p, const double* price, double reach, size_t most)
@@ -240,7 +248,7 @@ class Enumeration {
       }
   }
 
-  // The cheapest of them; empty if there is none.
+  // Returns the cheapest of these plans, or nothing if there is none.
   std::vector<int> best() {
     std::vector<std::vector<Begun>> stages = {{{{0, 0}, 0, 0, -1, -1}}};
     for (size_t g = 0; g < near_.size(); ++g) stages.push_back(extend(stages.back(), g));
@@ -253,7 +261,7 @@ class Enumeration {
     return choice;
   }
   double cost() const { return cost_; }
-  double proven() const { return proven_; }  // above the bound: every plan within this was looked at
+  double proven() const { return proven_; }  // every plan that lies within this distance of the bound was considered
   bool cut() const { return proven_ < reach_; }
 
  private:
@@ -298,7 +306,7 @@ class Enumeration {
   std::vector<Rest> rest_;
 };
 
-// Among plans that pay for the same shared codebooks.
+// Solves for plans that all pay for the same shared codebooks.
 std::optional<Solution> least_of(const SensitivityTable& table, int64_t shared, Quantity least,
                                  std::span<const Limit> limits, size_t most_partials) {
   Problem p = problem_of(table, shared, least, limits);
@@ -321,7 +329,7 @@ std::optional<Solution> least_of(const SensitivityTable& table, int64_t shared, 
     everything += high;
   }
   for (int k = 0; k < p.limits; ++k) everything += price[k] * static_cast<double>(p.limit[k]);
-  // Sums of as many numbers in another order differ by no more than this.
+  // Sums of this many numbers in another order differ by at most this much.
   const double rounding = 1e-14 * static_cast<double>(p.groups.size()) * (everything + std::abs(bound));
   for (reach = std::min(reach, everything);; reach *= 2) {
     Enumeration near(p, price, reach + rounding, most_partials);
@@ -365,7 +373,8 @@ FrontWithin front_within(const SensitivityTable& table, Cost cost, double second
     const double has = amount(next->plan, least);
     if (next->bound < has) front.gap = std::max(front.gap, has / std::max(next->bound, 1e-300) - 1);
     const auto bytes = static_cast<double>(next->plan.bytes);
-    // Of equal cost the smaller: a plan found later with fewer bytes takes the place of the last.
+    // The smallest of plans of equal cost is kept: a plan that is found later has fewer bytes and replaces the last
+    // one.
     if (!front.plans.empty() && amount(front.plans.back(), least) >= has) front.plans.pop_back();
     front.plans.push_back(std::move(next->plan));
     const double most = std::min(bytes - 1, std::floor(bytes * (1 - resolution)));

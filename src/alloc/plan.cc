@@ -115,7 +115,7 @@ double predicted_ear(const SensitivityTable& t, const Plan& p, double rho) {
 
 namespace {
 
-// Pool adjacent violators: the non-increasing sequence nearest to `value` in weighted least squares.
+// Pools adjacent violators: replaces `value` by the nearest non-increasing sequence in weighted least squares.
 void pool(std::vector<double>& value, const std::vector<double>& weight) {
   struct Block {
     double sum, weight;
@@ -148,7 +148,7 @@ void make_monotone(SensitivityTable& t) {
     const auto repair = [&](double Option::*value, double Option::*error) {
       std::vector<double> v, w;
       for (size_t i : order) {
-        // Values of different size have errors in proportion; without a measured error that is what is assumed.
+        // Errors are taken to be proportional to values; that is also what is assumed where no error was measured.
         const double e = g.options[i].*error > 0 ? g.options[i].*error : std::abs(g.options[i].*value);
         v.push_back(g.options[i].*value);
         w.push_back(1 / std::max(e * e, 1e-30));

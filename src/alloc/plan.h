@@ -1,8 +1,10 @@
-// alloc: which format each group of linears gets. Pure: no tensor and no model is seen here; what a plan really costs
-// comes from outside as a callback.
+// This file defines the table and the plan that allocation works on: which format each group of linears gets. The
+// room `alloc` is pure. It sees no tensor and no model; the measured cost of a plan comes from outside, as a
+// callback.
 //
-// A SensitivityTable says, per group and candidate format, what it costs (bytes) and what it breaks (KL, 1 - EAR, with
-// standard errors). A Plan is one choice per group. Both are JSON that people can read and diff.
+// A SensitivityTable says, for each group and candidate format, how many bytes it takes and how much fidelity it
+// loses (KL and 1 - EAR, each with its standard error). A Plan is one choice per group. Both can be written as JSON
+// that people can read and compare.
 #pragma once
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
@@ -16,61 +18,72 @@ namespace fidelio {
 
 struct Option {
   FormatSpec format;
-  int64_t bytes = 0;             // true stored bytes of the whole group in this format, a shared codebook left out
-  double kl = 0, kl_se = 0;      // predicted KL contribution in nats a token, and its standard error
-  double loss = 0, loss_se = 0;  // predicted contribution to 1 - EAR
-  bool measured = true;          // in this very format; false: follows from another by the error of the weights
-  double seconds = 0;            // that a token takes longer than with the group in its fastest format; 0: not timed
+  int64_t bytes = 0;             // bytes stored for the whole group, without shared codebooks
+  double kl = 0, kl_se = 0;      // predicted KL in nats per token, and its standard error
+  double loss = 0, loss_se = 0;  // predicted share of 1 - EAR, and its standard error
+  // This is true if the costs were measured in this very format. Otherwise they were inferred from another format's
+  // by the errors of the weights.
+  bool measured = true;
+  // A token takes this many seconds longer than with the group in its fastest format. It is 0 if nothing was timed.
+  double seconds = 0;
 };
 
 struct Group {
-  std::string name;                  // "layers.3.qkv"
-  std::vector<std::string> linears;  // short names; all get the same format
+  std::string name;                  // for example "layers.3.qkv"
+  std::vector<std::string> linears;  // short names of the linears, which all get the same format
   int64_t parameters = 0;
-  std::vector<Option> options;  // any order; each format once
+  std::vector<Option> options;  // the options in any order, each format once
 };
 
-// What the formats' times were measured with: times are of one machine and one way to serve.
+// DecodeTimes says under which conditions the seconds of the options were measured. Times hold for one machine and
+// one way of serving.
 struct DecodeTimes {
-  double seconds = 0;   // a token, with every group in its fastest format
-  int64_t context = 0;  // tokens before it
-  std::string machine;  // processor, threads, kernels, activations and cache
+  double seconds = 0;   // seconds per token with every group in its fastest format
+  int64_t context = 0;  // tokens in the context before the timed token
+  std::string machine;  // the processor, threads, kernels, activations and cache format
 };
 
+// A SensitivityTable holds the measured cost of every candidate format of every group.
 struct SensitivityTable {
-  std::string method;  // "single", "every", "linear", "shapley", "unified"
+  std::string method;  // how it was measured: "single", "every", "linear", "shapley" or "unified"
   std::vector<Group> groups;
-  std::string activations = "f32";    // of the candidates while the costs were measured: f32 judges weights alone
-  double base_kl = 0, base_loss = 0;  // what those activations cost with the reference's own weights
-  int64_t fixed_bytes = 0;            // of everything no group holds (norms, biases, what stays dense)
-  double ear_constant = 0;            // c of 1 - EAR = c sqrt(KL), measured with the table
-  std::string provenance = "{}";      // JSON: model and text hashes, seeds, tokens, permutations
-  std::optional<DecodeTimes> decode;  // none: options have no seconds
+  // The activations of the candidates while the costs were measured. With "f32", the costs are those of the weights
+  // alone.
+  std::string activations = "f32";
+  double base_kl = 0, base_loss = 0;  // cost of those activations with the reference's own weights
+  int64_t fixed_bytes = 0;            // bytes of all that no group holds (norms, biases, dense weights)
+  double ear_constant = 0;            // the constant c in 1 - EAR = c sqrt(KL), measured with the table
+  std::string provenance = "{}";      // JSON with hashes of model and text, seeds, tokens and permutations
+  std::optional<DecodeTimes> decode;  // if empty, options have no seconds
 };
 
+// A Plan chooses one option for each group of a table. Its amounts are sums over the groups.
 struct Plan {
-  std::vector<int> choice;  // option index per group of the table it came from
-  int64_t bytes = 0;        // fixed_bytes included, and every shared codebook that an option names once
-  double kl = 0;            // predicted, additive, the activations' share included
-  double loss = 0;          // predicted additive 1 - EAR (the paper's prediction)
-  double seconds = 0;       // predicted, additive, a token; 0 without decode times
+  std::vector<int> choice;  // for each group of the table, the index of its option
+  int64_t bytes = 0;        // total bytes, with the fixed bytes and each shared codebook counted once
+  double kl = 0;            // predicted KL in nats per token, including the share of the activations
+  double loss = 0;          // predicted 1 - EAR, taken as additive (the paper's prediction)
+  double seconds = 0;       // predicted seconds per token; 0 without decode times
 };
 
-// Options measured in their own format, and those that follow from another.
+// Returns the number of options that were measured in their own format and the number of those inferred from another.
 std::pair<int64_t, int64_t> entries(const SensitivityTable& table);
 
+// The JSON forms of tables and plans follow. table_from_json throws Error, naming what is missing or wrong.
 nlohmann::json to_json(const SensitivityTable& table);
-SensitivityTable table_from_json(const nlohmann::json& value);  // throws Error naming what is missing or wrong
+SensitivityTable table_from_json(const nlohmann::json& value);
 nlohmann::json to_json(const SensitivityTable& table, const Plan& plan);
 
+// Sums up a choice of options. Throws Error if there is not one choice for each group.
 Plan evaluate(const SensitivityTable& table, std::vector<int> choice);
-double bits_per_parameter(const SensitivityTable& table,
-                          const Plan& plan);  // of the groups' parameters, fixed bytes left out
-// EAR predicted from KL by the table's measured constant: 1 - c sqrt(rho KL).
+// Returns the bits per parameter of the groups. The fixed bytes are left out.
+double bits_per_parameter(const SensitivityTable& table, const Plan& plan);
+// Returns the EAR predicted from KL by the table's measured constant: 1 - c sqrt(rho KL).
 double predicted_ear(const SensitivityTable& table, const Plan& plan, double rho);
 
-// In every group, costs made non-increasing in bytes by weighted pooling of adjacent violators: sampling noise must not
-// make a wider format look worse than a narrower one. Formats of one size count as neighbours too.
+// Makes the costs of every group non-increasing in bytes, by weighted pooling of adjacent violators. Noise of the
+// measurements must not make a wider format look worse than a narrower one. Formats of the same size are pooled as
+// neighbours too.
 void make_monotone(SensitivityTable& table);
 
 }  // namespace fidelio

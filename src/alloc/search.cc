@@ -15,12 +15,13 @@ bool meets(const Measurement& m, const Target& target) {
 
 namespace {
 
-// Flips of the most probable token go by sqrt(KL) as 1 - EAR does, and are more: 1.34 to 1.38 times on quill-1m and
-// SmolLM2, 1.13 on Qwen2.5-Coder-0.5B. Only the first trial depends on it.
+// The most probable token flips in proportion to sqrt(KL), as 1 - EAR does, but flips are more frequent: by a factor
+// of 1.34 to 1.38 on quill-1m and SmolLM2, and 1.13 on Qwen2.5-Coder-0.5B. Only the first trial depends on this
+// constant.
 constexpr double kFlipsOverLoss = 1.3;
 
-// The calibration is what the measurements so far say about predictions: the ratios of the trial nearest in size, and how
-// far a confidence bound lies from its estimate in relative terms.
+// A calibration holds what the measurements so far say about the predictions. It has the ratios of the trial nearest
+// in size, and the relative distance of each confidence bound from its estimate.
 struct Calibration {
   double rho = 1, ear_constant = 0, flip_constant = 0, ear_margin = 0, kl_margin = 0, flip_margin = 0;
 };
@@ -63,15 +64,15 @@ SearchResult search_to_target(const SensitivityTable& table, const std::vector<P
   check(!target.empty(), "a search needs a target: EAR, KL, greedy agreement or several of them");
   check(!front.empty(), "no plan to choose from");
   SearchResult result;
-  // Plans in (fails, passes) are open: smaller ones failed, larger ones passed.
+  // The plans strictly between `fails` and `passes` are still open: smaller ones failed, larger ones passed.
   int64_t fails = -1, passes = static_cast<int64_t>(front.size());
-  // Whether a smaller plan counts as one with what meets the target.
+  // This says whether a smaller plan is so close in size to the best one that it would count as the same size.
   const auto as_large = [&](int64_t smaller) {
     const int64_t passing = front[static_cast<size_t>(passes)].bytes;
     return result.best >= 0 && static_cast<double>(passing - front[static_cast<size_t>(smaller)].bytes) <=
                                    options.resolution * static_cast<double>(passing);
   };
-  // The first plan from `begin` on that is predicted to meet the target; the end of the front where none is.
+  // Returns the first plan from `begin` on that is predicted to meet the target, or the end of the front if none is.
   const auto smallest_predicted = [&](int64_t begin) {
     const auto found = std::find_if(front.begin() + begin, front.end(), [&](const Plan& plan) {
       return predicted_to_meet(plan, calibrate(table, result.trials, plan.bytes, options.rho), target);
@@ -81,7 +82,7 @@ SearchResult search_to_target(const SensitivityTable& table, const std::vector<P
   while (static_cast<int>(result.trials.size()) < options.max_trials && passes - fails > 1 &&
          !(fails >= 0 && as_large(fails))) {
     const int64_t next = std::min(smallest_predicted(fails + 1), passes - 1);
-    if (as_large(next)) break;  // nothing that would pay is expected to meet it
+    if (as_large(next)) break;  // no plan that is smaller by enough is expected to meet the target
     const Plan& plan = front[static_cast<size_t>(next)];
     const double rho = calibrate(table, result.trials, plan.bytes, options.rho).rho;
     result.trials.push_back({plan, measure(plan), rho});

@@ -10,7 +10,7 @@ namespace {
 
 constexpr size_t kMost = 6;
 
-// Shared codebooks by name, with their bytes.
+// Returns the bytes of each shared codebook in the table, by the codebook's name.
 std::map<std::string, int64_t> codebooks_of(const SensitivityTable& table) {
   std::map<std::string, int64_t> codebooks;
   for (const Group& g : table.groups)

@@ -1,21 +1,25 @@
-// Codebooks that formats share (shared_name, formats/format_spec.h) are paid once by a plan, whichever of its groups have
-// them: a cost that groups do not add up. A knapsack is solved for each set of codebooks that a plan may use, among the
-// options that need no other.
+// This file lets a knapsack price codebooks that several formats share (shared_name in formats/format_spec.h). A plan
+// pays for a shared codebook once, however many of its groups use it, so this cost is not a sum over groups.
+// Therefore one knapsack is solved for each set of codebooks that a plan may use, over the options that need no other
+// codebook.
 #pragma once
 #include "alloc/plan.h"
 
 namespace fidelio {
 
-// A table of which every plan is taken to pay for `bytes` of codebooks, all that its options name.
+// A PricedTable is a table restricted to one set of codebooks. Every plan of it is taken to pay `bytes` for the whole
+// set.
 struct PricedTable {
   SensitivityTable table;
   int64_t bytes = 0;
-  std::vector<std::vector<int>> option;  // of each group and option, its place in the whole table
+  std::vector<std::vector<int>> option;  // for each group and option, the option's index in the whole table
 
-  std::vector<int> choice_of(const std::vector<int>& choice) const;  // in the whole table
+  // Translates a choice into indices of the whole table.
+  std::vector<int> choice_of(const std::vector<int>& choice) const;
 };
-// One for each set of the shared codebooks in the table for which every group has an option, at most 2^6; the table itself
-// where there are none. Throws Error where there are more than 6.
+// Returns one table for each set of shared codebooks with which every group still has an option. There are at most
+// 2^6 of them; without shared codebooks the result is the table itself. Throws Error if there are more than 6 shared
+// codebooks.
 std::vector<PricedTable> by_codebooks(const SensitivityTable& table);
 
 }  // namespace fidelio

@@ -11,7 +11,7 @@ namespace {
 double cost_of(const Option& o, Cost cost) { return cost == Cost::kl ? o.kl : o.loss; }
 double cost_of(const Plan& p, Cost cost) { return cost == Cost::kl ? p.kl : p.loss; }
 
-// A partial plan: the choice for the last group, and the partial plan of the groups before it.
+// A partial plan holds the choice for the last group and the index of the partial plan of the groups before it.
 struct Partial {
   int64_t bytes;
   double cost;
@@ -19,7 +19,8 @@ struct Partial {
   int32_t before;
 };
 
-// Keeps what nothing else beats in bytes and cost. Equal bytes: the cheaper, then the earlier, so the result is unique.
+// Keeps the partial plans that no other one beats in both bytes and cost. Among equals the cheaper one stays, then
+// the earlier one, so the result is unique.
 void keep_undominated(std::vector<Partial>& all) {
   std::sort(all.begin(), all.end(), [](const Partial& a, const Partial& b) {
     if (a.bytes != b.bytes) return a.bytes < b.bytes;
@@ -32,7 +33,7 @@ void keep_undominated(std::vector<Partial>& all) {
   all.resize(kept);
 }
 
-// Of plans that pay for the same shared codebooks.
+// Solves for plans that all pay for the same shared codebooks.
 std::vector<Plan> front_of(const SensitivityTable& table, Cost cost) {
   std::vector<std::vector<Partial>> stages = {{{table.fixed_bytes, 0.0, -1, -1}}};
   for (const Group& g : table.groups) {

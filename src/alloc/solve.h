@@ -1,5 +1,5 @@
-// The multiple-choice knapsack: one format per group, least cost within budgets (SLQ section 3.3, "Bitwidth
-// Allocation").
+// This file solves the multiple-choice knapsack: it gives each group one format so that the cost is least within
+// budgets (SLQ section 3.3, "Bitwidth Allocation").
 #pragma once
 #include <optional>
 #include <span>
@@ -8,50 +8,54 @@
 
 namespace fidelio {
 
-enum class Cost : uint8_t { kl, loss };  // what adds up: KL (default: it does), or 1 - EAR (the paper's; it does not)
+// This names the quantity that is summed over groups and kept small. KL is the default because it is additive. The
+// loss 1 - EAR is the paper's choice, though it is not additive.
+enum class Cost : uint8_t { kl, loss };
 
-// Every plan that no other plan beats in both bytes and cost, by ascending bytes. Exact: dynamic programming over
-// groups, keeping undominated partial sums. Bytes are coarse (multiples of a group's row bytes), so fronts stay in the
-// thousands.
+// Returns every plan that no other plan beats in both bytes and cost, by ascending bytes. The result is exact:
+// dynamic programming over groups keeps all undominated partial sums. Byte counts are coarse (multiples of the bytes
+// of a group's row), so fronts stay in the thousands.
 std::vector<Plan> pareto_front(const SensitivityTable& table, Cost cost);
 
-// The cheapest plan of at most `bytes` out of a front; empty if none is.
+// Returns the cheapest plan of a front that has at most `bytes` bytes, or nothing if there is none.
 std::optional<Plan> best_within_bytes(const std::vector<Plan>& front, int64_t bytes);
 
-// What adds up over a plan. Seconds need a table with decode times.
+// These are the quantities that add up over a plan. Seconds need a table with decode times.
 enum class Quantity : uint8_t { bytes, seconds, kl, loss };
 double amount(const Plan& plan, Quantity quantity);
 
 struct Limit {
   Quantity quantity = Quantity::bytes;
-  double most = 0;  // of the whole plan, what no group holds included
+  double most = 0;  // bound for the whole plan, including the fixed part that no group holds
 };
 
 struct Solution {
   Plan plan;
-  double bound =
-      0;  // no plan within the limits has less: what the plan itself has, where that is proven to be the least
+  // No plan within the limits has less than this. If the plan is proven to be optimal, it is the plan's own amount.
+  double bound = 0;
 };
 
-// The plan that has the least of one quantity within at most two limits on others; empty if no plan is within them.
+// Returns the plan that has the least of one quantity within at most two limits on others. The result is empty if no
+// plan is within the limits. Throws Error if there are more than two limits.
 //
-// Prices for the limits (Lagrange multipliers) that make the bound
+// Lagrange multipliers (prices of the limits) are chosen so that this lower bound is largest:
 //     sum over groups of min over options (cost + price * weight)  -  price * limit
-// largest say of each option by how much a plan that takes it must lie above the bound. Options are then tried together
-// that lie above it by at most so much, and so much is raised until a plan is found within it: there is none better.
-// Partial plans that another one beats in all three sums are dropped, so that groups of the same shape, which weigh the
-// same, do not multiply. Where more than `most_partials` are left, those that lie least above the bound are kept, and
-// the solution's bound is what the first of the others has.
+// They tell for each option how far a plan that takes it must lie above the bound. The options within some reach of
+// the bound are combined, and the reach grows until it contains a plan, which is then optimal. Partial plans that
+// another one beats in all three sums are dropped, so that groups of the same shape, which have the same weights, do
+// not multiply. If more than `most_partials` partial plans remain, those nearest to the bound are kept. The
+// solution's bound is then the value of the first one that was left out.
 std::optional<Solution> least_within(const SensitivityTable& table, Quantity least, std::span<const Limit> limits,
                                      size_t most_partials = 100'000);
 
-// Plans of at most so many seconds a token that cost least for their bytes, by ascending bytes, from the smallest to the
-// best. Every one is least_within its own bytes; neighbours differ by this share of their bytes, or are next to each
-// other. Empty if no plan is as fast.
+// FrontWithin holds the plans that take at most a given number of seconds per token and cost least for their bytes.
 struct FrontWithin {
   std::vector<Plan> plans;
-  double gap = 0;  // no plan costs more than (1 + gap) times the least there can be; 0: all are proven
+  double gap = 0;  // no plan costs more than (1 + gap) times the least possible; 0 if all are proven optimal
 };
+// Returns such plans by ascending bytes, from the smallest to the best. Each is the optimum (least_within) for its
+// own bytes. Neighbours differ by the share `resolution` of their bytes, or no other plan lies between them. The
+// front is empty if no plan is fast enough. The table must have decode times.
 FrontWithin front_within(const SensitivityTable& table, Cost cost, double seconds, double resolution);
 
 }  // namespace fidelio

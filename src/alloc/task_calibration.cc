@@ -38,14 +38,15 @@ void check_calibration(const TaskCalibration& point) {
 double kl_allowed(const TaskCalibration& point, double drop, int64_t check_questions) {
   check_calibration(point);
   check(drop > 0 && drop < 1, "a drop of accuracy lies between 0 and 1, not {}", drop);
-  // The interval of a model that has lost nothing shrinks as 1 / questions; a tenth of the drop is left for the loss.
+  // The interval of a model that has lost nothing shrinks in proportion to 1 / questions. A tenth of the drop is left
+  // for the loss itself.
   check(
       point.unchanged < drop,
       "--accuracy-drop {}: {} questions cannot show that: a model that answered every one of them alike would be shown "
       "to keep {:.4f}. Ask about {:.0f} (of --tasks two of three are asked for this), or allow more",
       drop, check_questions, 1 - point.unchanged,
       std::ceil(static_cast<double>(check_questions) * point.unchanged / (0.9 * drop) / 10) * 10);
-  double low = 0, high = drop;  // losses; what can be shown falls as the loss grows
+  double low = 0, high = drop;  // these are losses; the drop that can be shown falls as the loss grows
   for (int i = 0; i < 60; ++i) {
     const double middle = (low + high) / 2;
     (middle + point.reach(middle) <= drop ? low : high) = middle;

@@ -18,7 +18,7 @@ std::string_view name_of(FinishReason reason) {
 
 namespace {
 
-// kForbidden behind a stop id too: nothing comes after it.
+// Returns the state after token `id`. After a stop id it is kForbidden, because nothing may follow.
 Constraint::State next_state(const Sequence& s, Constraint::State state, int32_t id) {
   if (state < 0) return state;
   const auto& stops = s.request.stop_ids;
@@ -28,19 +28,20 @@ Constraint::State next_state(const Sequence& s, Constraint::State state, int32_t
 
 }  // namespace
 
-// The drafts stand at the end of the sequence's history while a step is under way.
+// An Output is a sequence that decodes in this step. Its drafts stand at the end of the sequence's history while the
+// step is under way.
 struct Engine::Output {
   Sequence* sequence;
-  int64_t room = 0;  // drafts it may have
+  int64_t room = 0;  // the number of drafts that it may have
   Controller::Source source = Controller::Source::draft;
-  std::vector<double> sureness{}, reached{};    // of its drafts
-  std::vector<TokenDistribution> drawn_from{};  // its drafts, for rejection
-  std::vector<int32_t> places{};                // of its drafts, where those are not known yet
-  std::vector<Constraint::State> states{};      // after each of its drafts
+  std::vector<double> sureness{}, reached{};    // one for each draft
+  std::vector<TokenDistribution> drawn_from{};  // the distribution each draft was drawn from, for rejection
+  std::vector<int32_t> places{};                // where the drafts' tokens will be found, if they are not known yet
+  std::vector<Constraint::State> states{};      // the constraint's state after each draft
   int64_t drafts() const { return static_cast<int64_t>(sureness.size()); }
   bool sampled() const { return sequence->request.sampling.temperature > 0; }
   Constraint::State state() const { return states.empty() ? sequence->state : states.back(); }
-  // False: the constraint forbids the draft, which is not made.
+  // Appends a draft. Returns false, without appending it, if the constraint forbids it.
   bool append(int32_t id, double sure, double rate) {
     const Constraint::State next = next_state(*sequence, state(), id);
     if (next == Constraint::kForbidden) return false;
@@ -59,7 +60,7 @@ struct Engine::Output {
 
 namespace {
 
-// Random numbers of drafts and of judging them are not those of the tokens themselves.
+// Drafts and their verification use other random numbers than the tokens themselves.
 constexpr uint64_t kDraftStream = 0x6472616674, kJudgeStream = 0x6a75646765;
 
 double seconds_since(std::chrono::steady_clock::time_point start) {
@@ -157,15 +158,14 @@ void Engine::collect_outputs() {
   for (Sequence* s : scheduler_.decoding()) outputs_.push_back({s});
 }
 
-// --- drafting ------------------------------------------------------------------------------------------------------
-// Drafts never take a row from a sequence that decodes, nor a page from one that has it; the last token of an output is
-// never fed.
+// --- The next functions make drafts. Drafts never take a row from a sequence that decodes, nor a page from one that
+// has it. The last token of an output is never fed. ---
 void Engine::draft() {
   const SpeculationOptions& o = options_.speculation;
   controller_.begin_cycle(static_cast<int64_t>(outputs_.size()), scheduler_.running());
   enqueued_ = 0;
   if ((o.draft == nullptr && !o.lookup) || outputs_.empty()) return;
-  // Every sequence that is running may want a row of logits, and each of the outputs as many drafts.
+  // Every running sequence may need a row of logits; the rest is divided among the drafts of the outputs.
   const int64_t each = (max_outputs_ - scheduler_.running()) / static_cast<int64_t>(outputs_.size());
   for (Output& output : outputs_) {
     const Sequence& s = *output.sequence;
@@ -184,8 +184,9 @@ void Engine::draft() {
   keep_what_pays();
 }
 
-// As far as they pay each, and of those the likeliest, as many as pay together. (With rejection, what is verified must not
-// depend on what was drawn.) A sequence's drafts become less likely one by one, so that what is kept is its first ones.
+// Keeps the drafts of each sequence that pay, and of those as many of the likeliest as pay together. (With rejection
+// sampling, what is verified must not depend on what was drawn.) A sequence's drafts become less likely one by one,
+// so its first ones are kept.
 void Engine::keep_what_pays() {
   likeliest_.clear();
   for (size_t i = 0; i < outputs_.size(); ++i) {
@@ -211,8 +212,9 @@ void Engine::look_up(Output& output) {
   int64_t matched = 0;
   const auto found = lookups_[output.sequence->number].propose(output.sequence->history, output.room, matched);
   if (found.empty()) return;
-  const std::vector<int32_t> ids(found.begin(), found.end());  // the history they lie in grows
-  const double sure = 1 - 1.5 / static_cast<double>(matched);  // .5 of 3 tokens, .95 of 32: what rates are learnt by
+  const std::vector<int32_t> ids(found.begin(), found.end());  // a copy, because the history that they lie in grows
+  // .5 for 3 matching tokens, .95 for 32; acceptance is learnt by this number.
+  const double sure = 1 - 1.5 / static_cast<double>(matched);
   const double rate = controller_.rate(Controller::Source::lookup, output.sampled(), sure);
   output.source = Controller::Source::lookup;
   for (int32_t id : ids)
@@ -222,7 +224,8 @@ void Engine::look_up(Output& output) {
   output.source = Controller::Source::draft;
 }
 
-// One more draft of every sequence for which it pays: the newest token of each is fed, be it drafted or not.
+// Makes one more draft for every sequence for which it pays. The newest token of each is fed, whether it was drafted
+// or not.
 bool Engine::draft_step() {
   drafting_.clear();
   bool any = false;
@@ -236,7 +239,8 @@ bool Engine::draft_step() {
   sampler_.clear();
   for (size_t i = 0; i < outputs_.size(); ++i) {
     if (!drafting_[i].drafts) {
-      outputs_[i].room = std::min(outputs_[i].room, outputs_[i].drafts());  // and in no later step of this cycle
+      // This output takes no part in later draft steps of this cycle either.
+      outputs_[i].room = std::min(outputs_[i].room, outputs_[i].drafts());
       continue;
     }
     const Sequence& s = *outputs_[i].sequence;
@@ -260,15 +264,16 @@ bool Engine::draft_step() {
     if (!drafting_[i].drafts) continue;
     if (rejects()) outputs_[i].drawn_from.push_back(std::move(drafted_[row]));
     const Chosen& c = chosen[row++];
-    // Where the draft cannot say, the verifier will.
+    // If the draft cannot choose a token here, the verifier will.
     const double rate = controller_.rate(Controller::Source::draft, drafting_[i].sampled, c.sureness);
     if (c.id < 0 || !outputs_[i].append(c.id, c.sureness, rate)) outputs_[i].room = outputs_[i].drafts();
   }
   return true;
 }
 
-// Drafts whose number does not depend on what they are, nor their rules: they are made, and verified, without a wait.
-// Rows of constraints, alternatives and scored prompts are read on the host.
+// Returns true if neither the number of drafts nor their rules depend on what the drafts are. Then they can be made
+// and verified without waiting for them. Rows with constraints, alternatives and scored prompts are read on the host,
+// which must wait.
 bool Engine::drafts_blindly() const {
   if (options_.speculation.adapt || rejects()) return false;
   const bool on_host = std::any_of(sequences_.begin(), sequences_.end(), [](const auto& entry) {
@@ -282,7 +287,7 @@ bool Engine::drafts_blindly() const {
   });
 }
 
-// As draft_step(), over and over: the history holds 0 where a draft will stand.
+// Makes the drafts of all steps as draft_step() does, without waiting. The history holds 0 where a draft will stand.
 void Engine::enqueue_drafts() {
   const SpeculationOptions& how = options_.speculation;
   const auto start = std::chrono::steady_clock::now();
@@ -307,7 +312,7 @@ void Engine::enqueue_drafts() {
   counters_.draft_seconds += seconds_since(start);
 }
 
-// --- verifying -----------------------------------------------------------------------------------------------------
+// --- The next functions verify drafts. ---
 void Engine::append_output_rows() {
   batch_.clear();
   sampler_.clear();
@@ -330,7 +335,7 @@ void Engine::append_output_rows() {
   }
 }
 
-// Verifies drafts that are not known yet, which then take their places in histories.
+// Verifies drafts that are not known yet, and then writes them into the histories.
 std::span<const Chosen> Engine::follow_drafts() {
   from_.resize(static_cast<size_t>(batch_.rows()), -1);
   const auto first = static_cast<size_t>(sampler_.enqueue(runner_, batch_, options_.reading, from_, false));
@@ -374,8 +379,8 @@ void Engine::verify() {
   }
 }
 
-// --- prompts -------------------------------------------------------------------------------------------------------
-// A row of the prompt scores the token after it; the newest token's row chooses one.
+// --- The next functions read prompts. A row of a scored prompt scores the token after it. The newest token's row
+// chooses the next token. ---
 void Engine::want(const Scheduler::Chunk& chunk) {
   const Sequence& s = *chunk.sequence;
   for (int64_t i = chunk.first; i < chunk.first + chunk.rows - chunk.last; ++i)
@@ -385,7 +390,7 @@ void Engine::want(const Scheduler::Chunk& chunk) {
 
 void Engine::take(const Scheduler::Chunk& chunk, std::span<const Chosen> chosen) {
   Sequence& s = *chunk.sequence;
-  if (s.over) return;  // cancelled by the owner of another
+  if (s.over) return;  // the owner of another request has cancelled it
   if (s.scores_prompt()) {
     s.prompt_scores.resize(static_cast<size_t>(chunk.first));
     for (size_t i = 0; i + (chunk.last ? 1 : 0) < chosen.size(); ++i) {
@@ -404,7 +409,8 @@ void Engine::take(const Scheduler::Chunk& chunk, std::span<const Chosen> chosen)
   if (!s.over) scheduler_.settle(s);
 }
 
-// Row i was computed after i drafts: its token stands if all of those did. The sequence may end on the way.
+// Judges the drafts of an output. Row i was computed after i drafts, so its token is valid if all of those are right.
+// The sequence may end on the way.
 void Engine::judge(Output& output, std::span<const Chosen> chosen, size_t first_row) {
   Sequence& s = *output.sequence;
   const std::vector<int32_t> drafts(s.history.end() - output.drafts(), s.history.end());
@@ -426,7 +432,8 @@ void Engine::judge(Output& output, std::span<const Chosen> chosen, size_t first_
   if (!s.over) scheduler_.settle(s);
 }
 
-// Whether a draft stands; `chosen` is what the model says at its place, and becomes what is said.
+// Returns true if a draft is accepted. `chosen` is what the model says at its place, and is changed to the token to
+// be said.
 bool Engine::stands(Output& output, size_t draft, int32_t drafted, size_t row, Chosen& chosen) {
   const Sequence& s = *output.sequence;
   if (chosen.id < 0 || drafted < 0) return false;
@@ -445,9 +452,10 @@ bool Engine::stands(Output& output, size_t draft, int32_t drafted, size_t row, C
 }
 
 void Engine::accept(Sequence& s, const Chosen& chosen, bool drafted) {
-  if (s.over) return;  // cancelled by an owner who heard of another token
+  if (s.over) return;  // an owner who was told of another token has cancelled it
   if (chosen.id < 0) {
-    if (s.state >= 0 && s.request.constraint->must_end(s.state)) return finish(s, FinishReason::stop);  // it says ""
+    // The rest of the answer is empty.
+    if (s.state >= 0 && s.request.constraint->must_end(s.state)) return finish(s, FinishReason::stop);
     s.result.error =
         s.state >= 0
             ? "no token of the vocabulary can go on with an answer of the form that was asked for"
@@ -467,7 +475,7 @@ void Engine::accept(Sequence& s, const Chosen& chosen, bool drafted) {
     const std::string_view text(s.stream.text());
     s.events.on_token({s.number, chosen.id, chosen.logprob, text.substr(from, settled - from), chosen.best, drafted});
   }
-  if (s.over) return;  // its owner cancelled it
+  if (s.over) return;  // its owner has cancelled it
   if (ends) finish(s, s.result.finish_reason);
 }
 
@@ -485,7 +493,7 @@ bool Engine::ends_at(Sequence& s, int32_t id) {
   return ends || cut;
 }
 
-// The sequence itself stays until the next step: whoever called may still be looking at it.
+// Ends a sequence. The object remains until the next step, because the caller may still use it.
 void Engine::finish(Sequence& s, FinishReason reason) {
   s.over = true;
   s.stream.finish();

@@ -1,12 +1,13 @@
-// Engine: many requests on one model, each answered as if it were alone.
+// The Engine answers many requests with one model, each as if it were alone.
 //
 //   add ──▶ Scheduler ──▶ drafts (Controller) ──▶ one batch: output rows, then chunks of prompts ──▶ Runner
 //            ▲                                                                                        │
 //            └────────── tokens accepted, text, stops, owners told ◀──────── StepSampler ◀────────────┘
 //
-// What a request yields depends on nothing but itself: not on what runs beside it, on when it was admitted, preempted
-// or drafted for, nor on how its prompt was cut. A row's bits are those of the row alone, and the sampler's randomness
-// is a function of (seed, position). One thread drives an engine: add, cancel and step are called in turn.
+// The answer to a request depends on nothing but the request. It does not depend on the requests beside it, on when
+// it was admitted, preempted or drafted for, nor on how its prompt was cut. A row's bits are those of the row alone,
+// and the sampler's randomness is a function of (seed, position). One thread drives an engine: add, cancel and step
+// must not be called at the same time.
 #pragma once
 #include <map>
 #include <memory>
@@ -21,46 +22,52 @@
 namespace fidelio {
 
 struct EngineOptions {
-  Reading reading{};                     // of the model
-  int64_t max_sequences = 0;             // running at once; 0 = as many as a batch holds
-  const Tokenizer* tokenizer = nullptr;  // fills Generation::text, finds stop strings
-  bool special_in_text = false;          // special tokens are part of the text: <think> is one in many models
+  Reading reading{};                     // the precision of the model's steps
+  int64_t max_sequences = 0;             // sequences running at once; 0 means as many as a batch holds
+  const Tokenizer* tokenizer = nullptr;  // fills Generation::text and finds stop strings
+  bool special_in_text = false;          // whether special tokens are part of the text (<think> is one in many models)
   bool reuse_prefixes = true;
   SpeculationOptions speculation{};
 };
 
-// Since the engine was made. seconds: in the runner and choosing tokens.
+// EngineCounters count since the engine was made. The seconds are spent in the runner and choosing tokens.
 struct EngineCounters {
   int64_t steps = 0, rows = 0, prompt_rows = 0, tokens = 0;
-  // judged: drafts whose predecessors were all accepted, so that accepted / judged is the acceptance of one token.
+  // `judged` counts drafts whose predecessors were all accepted, so that accepted / judged is the acceptance of one
+  // token.
   int64_t drafted = 0, judged = 0, accepted = 0, looked_up = 0, lookup_accepted = 0, draft_steps = 0, draft_rows = 0;
-  double overlap = 0;  // with rejection: sum over the judged drafts of sum_k min(p_k, q_k); over judged it is an EAR
+  // Under rejection sampling this is the sum over the judged drafts of sum_k min(p_k, q_k). Divided by `judged` it is
+  // an EAR.
+  double overlap = 0;
   int64_t preemptions = 0, reused_tokens = 0;
   double step_seconds = 0, draft_seconds = 0;
 };
 
 class Engine {
  public:
-  // Throws Error where the options ask for what the runner lacks: a draft over another cache, a view that none of its
-  // weights have, more drafts than a batch has rows.
+  // Throws Error if the options ask for what the runner lacks: a draft over another cache, high bits that none of its
+  // weights can be cut to, or more drafts than a batch has rows.
   Engine(Runner& runner, EngineOptions options);
   ~Engine();
 
-  // Queues a request and returns its number, from 0. Throws Error if its prompt is empty, does not leave room for one
-  // token in the context (naming both numbers), or holds an id outside the vocabulary; or if an option is impossible.
+  // Queues a request and returns its number, counted from 0. Throws Error if its prompt is empty, leaves no room for
+  // one token in the context (naming both numbers), or holds an id outside the vocabulary; or if an option is
+  // impossible.
   int64_t add(GenerationRequest request, RequestEvents events = {});
-  // Ends a request now; its owner hears of what it has so far. False: it has ended already, or never was.
+  // Ends a request now; its owner receives what it has so far. Returns false if it has ended already or never
+  // existed.
   bool cancel(int64_t request);
-  // Computes one step and tells the owners what came of it; false when nothing is left to do.
+  // Computes one step and tells the owners about its results. Returns false when nothing is left to do.
   bool step();
 
   int64_t running() const { return scheduler_.running(); }
   int64_t waiting() const { return scheduler_.waiting(); }
-  int64_t free_pages() const { return scheduler_.free_pages(); }  // of the cache, those kept for reuse included
+  // Free pages of the cache, including those kept for reuse.
+  int64_t free_pages() const { return scheduler_.free_pages(); }
   EngineCounters counters() const;
 
  private:
-  struct Output;  // a sequence that decodes in this step, and what was drafted for it
+  struct Output;  // a sequence that decodes in this step, with its drafts
   void collect_outputs();
   void draft();
   bool draft_step();
@@ -90,12 +97,12 @@ class Engine {
   std::map<int64_t, Lookup> lookups_;
   std::vector<Output> outputs_;
   std::vector<Controller::Output> drafting_;
-  std::vector<std::pair<double, size_t>> likeliest_;   // drafts and whose they are
-  std::vector<double> reached_;                        // theirs
-  std::vector<TokenDistribution> verified_, drafted_;  // of the rows of a step, for rejection
+  std::vector<std::pair<double, size_t>> likeliest_;   // the probability of each draft, and the index of its output
+  std::vector<double> reached_;                        // the same probabilities, sorted
+  std::vector<TokenDistribution> verified_, drafted_;  // distributions for the rows of a step, for rejection
   std::vector<Sequence*> ended_;
-  std::vector<int32_t> from_;  // of the rows of a step that follows from others: places of their tokens
-  int32_t enqueued_ = 0;       // tokens chosen in this cycle that nobody waited for
+  std::vector<int32_t> from_;  // for the rows of a step that follows from others, the places of their tokens
+  int32_t enqueued_ = 0;       // tokens chosen in this cycle that were not waited for
   Batch batch_;
   EngineCounters counters_;
   int64_t next_number_ = 0;

@@ -1,5 +1,5 @@
-// The engine's laws over a runner without arithmetic, which sees every mistake in the bookkeeping: a wrong page, a row
-// too few, a slot that a draft wrote and nobody wrote again change the logits.
+// These tests check the engine's laws with a runner that does no real arithmetic but shows every mistake in the
+// bookkeeping. A wrong page, a missing row, or a slot that a draft wrote and nothing wrote again changes its logits.
 #include "engine/engine.h"
 
 #include <gmock/gmock.h>
@@ -40,7 +40,7 @@ std::vector<GenerationRequest> random_requests(size_t count, uint64_t seed) {
   return requests;
 }
 
-// Answers one at a time, by a runner with room for everything.
+// Returns the answers one at a time, from a runner with room for everything.
 std::vector<Generation> alone(const std::vector<GenerationRequest>& requests, FakeRunner::Shape shape) {
   std::vector<Generation> results;
   for (const GenerationRequest& r : requests) {
@@ -96,7 +96,7 @@ TEST(Engine, SpeculationGivesThePlainTextForEveryWayOfDraftingAndBatching) {
   }
 }
 
-// Without penalties a fixed number of drafts is made and verified before any of them is known.
+// Without penalties, a fixed number of drafts is made and verified before any of them is known.
 TEST(Engine, DraftsThatNobodyWaitsForGiveThePlainText) {
   auto requests = random_requests(48, 5);
   for (GenerationRequest& r : requests) r.sampling.repetition_penalty = 1, r.sampling.frequency_penalty = 0;
@@ -119,7 +119,7 @@ TEST(Engine, DraftsThatNobodyWaitsForGiveThePlainText) {
       }
 }
 
-// A cache for two of them: the youngest are put back again and again, and replayed.
+// The cache has room for two of the requests. The youngest are preempted again and again, and replayed.
 TEST(Engine, PreemptedEqualsUninterrupted) {
   for (const bool kinds_agree : {true, false})
     for (const bool reuse : {true, false}) {
@@ -146,7 +146,7 @@ TEST(Engine, PreemptedEqualsUninterrupted) {
     }
 }
 
-// Prompts are cut by rows that output takes before them, wherever that happens to be.
+// Prompts are cut wherever output rows before them happen to leave room.
 TEST(Engine, ChunkedEqualsWholeAndMixedEqualsAlone) {
   FakeRunner::Shape shape = kShape;
   shape.kinds_agree = false;  // a row of the wrong kind would show
@@ -171,7 +171,7 @@ TEST(Engine, ReusedPrefixesEqualComputedOnes) {
       }
       return last;
     };
-    // A conversation: each prompt is the one before, its answer, and something new.
+    // A conversation grows: each prompt is the one before, its answer, and something new.
     GenerationRequest r;
     r.prompt.assign(70, 2);
     for (int turn = 0; turn < 3; ++turn) {
@@ -186,7 +186,7 @@ TEST(Engine, ReusedPrefixesEqualComputedOnes) {
       if (turn > 0) {
         EXPECT_GE(reused, 64);
       }
-      // The answer's own rows serve where their kind leaves the same bits.
+      // The answer's own rows are reused if both kinds of rows leave the same bits.
       if (turn == 2) {
         EXPECT_EQ(reused, kinds_agree ? 96 : 64);
       }
@@ -197,7 +197,8 @@ TEST(Engine, ReusedPrefixesEqualComputedOnes) {
   }
 }
 
-// Cancelled before it runs, amid its prompt, while it is drafted for, out of its own callback and another's.
+// Requests are cancelled before they run, while their prompts are read, while they are drafted for, and from
+// callbacks of their own and of others.
 TEST(Engine, CancelledAtAnyTimeNothingIsLostAndOthersDoNotNotice) {
   Rng rng(8);
   FakeRunner runner = make_runner(48, 48, 480, kShape);
@@ -273,7 +274,7 @@ TEST(Engine, RefusesDraftsThatCannotBe) {
   EXPECT_THAT(message(&runner, {Activations::a16, 4}, 65), testing::HasSubstr("65 drafted"));
 }
 
-// One damaged request says so to its owner; the others go on.
+// A request whose logits are damaged reports an error to its owner; the others go on.
 TEST(Engine, ARowWithoutABestEndsItsRequestAlone) {
   const auto requests = random_requests(3, 6);
   const auto expected = alone(requests, kShape);

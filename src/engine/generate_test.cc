@@ -41,7 +41,7 @@ std::vector<GenerationRequest> mixed_requests(int count) {
   return requests;
 }
 
-// One token at a time from the definition of the model: no batch, no cache.
+// Generates one token at a time by the definition of the model, without batches or a cache.
 Generation by_definition(const GenerationRequest& r, int64_t context) {
   FakeRunner model = generating_runner(1, 1);
   cpu::Chooser chooser;
@@ -102,7 +102,7 @@ TEST(Generate, DecodesTogetherAndRefills) {
   }
   FakeRunner runner = generating_runner(64, 4, 512);
   generate(runner, requests);
-  // Four at a time: one step of 12 prompt rows and nine of 4 rows, three times.
+  // Four requests run at a time. There are three rounds of one step with 12 prompt rows and nine steps with 4 rows.
   EXPECT_EQ(runner.steps.size(), 30u);
   EXPECT_EQ(std::accumulate(runner.steps.begin(), runner.steps.end(), int64_t{0}), 3 * (12 + 9 * 4));
 }
@@ -183,7 +183,7 @@ TEST(Generate, TextAndStopStrings) {
   EXPECT_EQ(whole.text, tokenizer.decode(whole.ids));
   ASSERT_GT(whole.text.size(), 40u);
 
-  // A stop string from the middle, which tokens do not respect.
+  // The stop string is taken from the middle of the text, and does not end where tokens do.
   size_t begin = whole.text.size() / 2;
   while ((static_cast<unsigned char>(whole.text[begin]) & 0xC0) == 0x80) ++begin;
   request.stop_strings = {"never to be seen", whole.text.substr(begin, 7)};

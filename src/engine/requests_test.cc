@@ -1,6 +1,7 @@
-// Random requests with random ends over a real model: prompts that share beginnings, every option of sampling, every way
-// of drafting, a cache too small for those who run, owners who go away at any moment, and requests that cannot be. Nobody
-// is forgotten or told twice, no page is lost, and who stays is answered as if he were alone.
+// These tests ask random requests with random ends of a real model: prompts that share beginnings, every option of
+// sampling, every way of drafting, a cache too small for those who run, owners who cancel at any moment, and
+// impossible requests. Every request must be answered exactly once, no page may be lost, and a request that is not
+// cancelled must be answered as if it were alone.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -17,7 +18,8 @@
 namespace fidelio {
 namespace {
 
-// Every third id is out of turn, another one after each token; whole after every fourth, over after the twentieth.
+// This constraint forbids every third id, others after each token. An answer is complete after every fourth token,
+// and over after the twentieth.
 class EveryThirdForbidden final : public Constraint {
  public:
   explicit EveryThirdForbidden(int32_t vocabulary) : vocabulary_(vocabulary) {}
@@ -37,7 +39,7 @@ class EveryThirdForbidden final : public Constraint {
   std::vector<uint64_t> words_;
 };
 
-// The model's linears in 5 bits, groups of 32: their high 4 are a view to draft with.
+// Rounds the model's linears to 5 bits in groups of 32. Their high 4 bits serve as the draft.
 void round_linears(Runner& runner, const Checkpoint& checkpoint) {
   for (const LinearId id : linears_of(checkpoint.config())) {
     const LinearWeight dense = checkpoint.linear(id);
@@ -71,12 +73,12 @@ struct Way {
   int64_t most = 4;
   Acceptance acceptance = Acceptance::coupled;
   bool reuse = true;
-  bool unseen = false;  // requests whose drafts nobody has to see before they are verified
+  bool unseen = false;  // requests whose drafts can be verified before anyone has seen them
   bool short_head = false;
   int64_t at_once = 0;
 };
 
-// What all engines of the test share: one set of weights, its copy, and a runner with room for everything.
+// World is what all engines of the test share: one set of weights, its copy, and a runner with room for everything.
 struct World {
   explicit World(const std::string& folder, int64_t pages)
       : checkpoint(Checkpoint::open(folder)),
@@ -127,7 +129,8 @@ std::vector<int32_t> random_ids(Rng& rng, uint64_t count, int32_t vocabulary) {
   return ids;
 }
 
-// One of four beginnings, of any length, and something new; or eight tokens again and again, which lookup likes.
+// Returns one of four beginnings, of any length, with something new behind it; or eight tokens repeated, which lookup
+// can predict.
 std::vector<int32_t> random_prompt(Rng& rng, const World& world) {
   const auto most = static_cast<uint64_t>(std::min<int64_t>(world.context - 1, 160));
   Rng beginning(99, rng.below(4));
@@ -155,13 +158,13 @@ void choose_sampling(Rng& rng, SamplingOptions& s, bool penalties, int32_t vocab
   if (rng.below(5) == 0) s.frequency_penalty = rng.normal() / 2;
 }
 
-// The request that a number stands for, so that it can be asked again alone.
+// Returns the request that a number stands for, so that it can be asked again alone.
 GenerationRequest request_of(uint64_t number, const World& world, const Way& way) {
   Rng rng(17, number);
   GenerationRequest r;
   r.prompt = random_prompt(rng, world);
   r.max_tokens = 1 + static_cast<int64_t>(rng.below(30));
-  // From time to time only short ones that write much: what they will need is not reserved.
+  // At times all prompts are short and answers long. The pages that they will need are not reserved.
   if (number / 16 % 2 == 0) r.prompt.resize(1 + rng.below(std::min<uint64_t>(r.prompt.size(), 20))), r.max_tokens += 60;
   choose_sampling(rng, r.sampling, !way.unseen, world.vocabulary);
   if (rng.below(3) == 0) r.stop_ids = {static_cast<int32_t>(rng.below(static_cast<uint64_t>(world.vocabulary)))};
@@ -176,7 +179,7 @@ GenerationRequest request_of(uint64_t number, const World& world, const Way& way
   return r;
 }
 
-// Requests that nothing can be made of, and what is said of them.
+// Returns requests that must be refused, with a part of the message.
 std::pair<GenerationRequest, std::string> impossible(uint64_t which, const World& world) {
   GenerationRequest r{{1, 2, 3}};
   const double nan = std::numeric_limits<double>::quiet_NaN();
@@ -208,7 +211,7 @@ std::pair<GenerationRequest, std::string> impossible(uint64_t which, const World
   }
 }
 
-// Those who ask, and all that they hear.
+// A Crowd asks requests and records everything that their owners are told.
 class Crowd {
  public:
   Crowd(const World& world, const Way& way, uint64_t seed)
@@ -230,13 +233,13 @@ class Crowd {
     EXPECT_EQ(ended_, count);
     EXPECT_EQ(engine_.running() + engine_.waiting(), 0);
     EXPECT_EQ(engine_.free_pages(), world_.small->cache_pages());
-    for (const auto& weak : constraints_) EXPECT_TRUE(weak.expired());  // and so is the sequence that had it
+    for (const auto& weak : constraints_) EXPECT_TRUE(weak.expired());  // so the sequence that held it is gone too
     if (way_.drafts != Drafts::none || way_.lookup) {
       EXPECT_GT(engine_.counters().judged + engine_.counters().lookup_accepted, 0);
     }
   }
 
-  // Every page of the cache can be had at once, those that were kept for reuse included, and holds what it is given.
+  // Fills the cache. Every page can be used at once, including those kept for reuse, and holds what is written to it.
   void fill() {
     const int64_t pages = world_.small->cache_pages(), each = world_.context / kPageTokens;
     const int64_t preempted = engine_.counters().preemptions;
@@ -256,7 +259,7 @@ class Crowd {
     }
     for (size_t i = 0; i < requests.size(); ++i) EXPECT_EQ(got[i].ids, alone(requests[i]).ids) << i;
     const int64_t at_once = way_.at_once > 0 ? std::min(way_.at_once, pages / each) : pages / each;
-    // Where drafts are good, all but the last may have ended before that one asks for its last page.
+    // If drafts are good, all but the last sequence may have ended before that one asks for its last page.
     EXPECT_LE(least, pages - each * at_once + at_once - 1);
     EXPECT_EQ(engine_.counters().preemptions, preempted);
     EXPECT_EQ(engine_.free_pages(), pages);
@@ -268,7 +271,7 @@ class Crowd {
 
  private:
   struct Heard {
-    uint64_t asked = 0;  // request_of()
+    uint64_t asked = 0;  // the number for request_of()
     std::vector<int32_t> ids{};
     std::vector<float> logprobs{};
     std::string text{};
@@ -302,7 +305,7 @@ class Crowd {
     };
     events.on_finish = [this](int64_t n, Generation&& g) {
       const auto found = open_.find(n);
-      ASSERT_TRUE(found != open_.end()) << n;  // and never again
+      ASSERT_TRUE(found != open_.end()) << n;  // it is told only once
       const Heard heard = std::move(found->second);
       open_.erase(found);
       gone_ = n;
@@ -341,7 +344,7 @@ class Crowd {
     cancelled_ += cut;
     const GenerationRequest request = request_of(heard.asked, world_, way_);
     EXPECT_EQ(g.logprobs, request.logprobs ? heard.logprobs : std::vector<float>());
-    // With rejection a sampled text depends on what was drafted.
+    // Under rejection sampling a sampled text depends on what was drafted.
     if (way_.acceptance == Acceptance::rejection && request.sampling.temperature > 0) return;
     if (heard.asked % 8 != 0) return;
     ++compared_;
@@ -364,7 +367,8 @@ class Crowd {
   uint64_t seed_;
   std::map<int64_t, Heard> open_;
   std::vector<std::weak_ptr<Constraint>> constraints_;
-  int64_t ended_ = 0, cancelled_ = 0, compared_ = 0, gone_ = 1 << 20;  // gone_: the last that ended, nobody at first
+  // gone_ is the last request that ended, at first none.
+  int64_t ended_ = 0, cancelled_ = 0, compared_ = 0, gone_ = 1 << 20;
   Engine engine_;
 };
 
@@ -422,7 +426,8 @@ void ask_in_every_way(const std::string& model, int64_t pages, int64_t requests)
 
 TEST(Requests, AreAnsweredOnceWhateverTheOthersDo) { ask_in_every_way("tests/models/llama2", 13, 300); }
 
-// Ten thousand of them, some minutes with sanitizers, and a thousand to a model that writes texts:
+// The next tests ask ten thousand requests, which takes some minutes with sanitizers, and a thousand of a model that
+// writes texts:
 //   build-asan/engine_test --gtest_also_run_disabled_tests --gtest_filter='Requests.*'
 TEST(Requests, DISABLED_AreAnsweredOnceInFull) { ask_in_every_way("tests/models/llama2", 13, 10'000); }
 TEST(Requests, DISABLED_AreAnsweredOnceInWords) { ask_in_every_way("models/quill-1m", 20, 1'000); }

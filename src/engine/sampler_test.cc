@@ -23,8 +23,8 @@ int32_t choose(std::span<const float> logits, std::span<const int32_t> history, 
   return choice.id;
 }
 
-// NaN has no order: a row that holds one is refused, greedy or sampled, wherever it stands. -infinity only says that a
-// token may not be said.
+// A row that holds a NaN has no order and is refused, greedy or sampled, wherever the NaN stands. A logit of
+// -infinity only means that the token may not be chosen.
 TEST(Sampler, RefusesRowsThatHaveNoBest) {
   const std::vector<int32_t> history = {1};
   for (double temperature : {0.0, 0.7})
@@ -42,11 +42,11 @@ TEST(Sampler, RefusesRowsThatHaveNoBest) {
     }
 }
 
-// The definition in double: what is left after the filters, best first.
+// This is the definition in double: the tokens that remain after the filters, best first.
 struct Definition {
   std::vector<std::pair<float, int32_t>> order;
   std::vector<double> weight;
-  double doubt = 1;  // how far the nearest filter was from keeping another set, as a share of the best's weight
+  double doubt = 1;  // How far the nearest filter was from keeping another set, as a share of the best token's weight.
 
   Definition(std::vector<float> x, std::span<const int32_t> history, int64_t output_begin, const SamplingOptions& o) {
     for (size_t id = 0; id < x.size(); ++id) {
@@ -77,7 +77,7 @@ struct Definition {
     while (kept > 1 && weight[kept - 1] < o.min_p) --kept;
     weight.resize(kept);
   }
-  // The first to arrive (choice_race.h), and how far it is ahead of the next, as a share.
+  // Returns the token that arrives first (choice_race.h), and how far it is ahead of the next, as a share.
   std::pair<int32_t, double> choose(uint64_t random) const {
     double first = INFINITY, next = INFINITY;
     int32_t id = -1;
@@ -91,8 +91,9 @@ struct Definition {
   }
 };
 
-// FP32 weights are wrong by 3 t 2^-24 + 2^-22 of themselves (choice_arithmetic.h), with t <= 40 where there is a weight:
-// 7.4e-6; so are shares of sums, and arrivals by 2^-20 more. What is nearer than twice that decides nothing.
+// FP32 weights have a relative error of 3 t 2^-24 + 2^-22 (choice_arithmetic.h), where t <= 40 if there is a weight
+// at all: 7.4e-6. Shares of sums have the same error, and arrivals 2^-20 more. Cases nearer than twice that are
+// skipped.
 TEST(Sampler, ChoosesWhatTheDefinitionDoes) {
   constexpr double kDoubt = 1.7e-5;
   Rng rng(21);
@@ -130,7 +131,7 @@ TEST(Sampler, ValidatesOptions) {
   EXPECT_THROW(validate({.frequency_penalty = INFINITY, .logit_bias = {}}), Error);
 }
 
-// Temperatures beyond what a float can scale by: the best alone, or all alike.
+// The temperatures are beyond what a float can scale by. Then the best token alone remains, or all are alike.
 TEST(Sampler, ExtremeTemperatures) {
   const std::vector<float> logits = {1, 5, 2, -INFINITY};
   for (int64_t position = 0; position < 50; ++position) {

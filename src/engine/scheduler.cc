@@ -10,7 +10,7 @@ void Scheduler::remove(Sequence* sequence) {
   std::erase(waiting_, sequence);
 }
 
-// Whoever is preempted is older than all that wait, except those preempted before it.
+// Puts a sequence back into the queue. It is older than all that wait there, except those preempted before it.
 void Scheduler::preempt(Sequence* sequence) {
   ++preemptions_;
   pages_.release(sequence->number);
@@ -21,8 +21,8 @@ void Scheduler::preempt(Sequence* sequence) {
   waiting_.insert(std::upper_bound(waiting_.begin(), waiting_.end(), sequence, older), sequence);
 }
 
-// Pages for so many tokens, at the cost of the youngest if it must be; false if that is the sequence itself, which is
-// preempted then.
+// Gets pages for this many tokens, and preempts the youngest sequences if necessary. Returns false if the sequence
+// itself was the youngest and has been preempted.
 bool Scheduler::make_room(const Sequence& sequence, int64_t tokens) {
   while (!pages_.grow(sequence.number, tokens)) {
     Sequence* youngest = running_.back();
@@ -32,7 +32,8 @@ bool Scheduler::make_room(const Sequence& sequence, int64_t tokens) {
   return true;
 }
 
-// Tokens as pages are known by: where the kinds of rows leave different bits, the kind is part of it.
+// Returns tokens as the page table knows them. If prompt rows and output rows leave different bits, the kind of the
+// row is part of the key.
 std::span<const int32_t> Scheduler::keys_of(const Sequence& s, int64_t count) {
   keys_.assign(s.history.begin(), s.history.begin() + count);
   if (!limits_.kinds_agree)
@@ -44,7 +45,7 @@ std::span<const int32_t> Scheduler::keys_of(const Sequence& s, int64_t count) {
 void Scheduler::admit() {
   while (!waiting_.empty() && static_cast<int64_t>(running_.size()) < limits_.max_sequences) {
     Sequence& s = *waiting_.front();
-    // One token at least is fed, for its logits.
+    // At least one token is fed, because its logits are needed.
     if (limits_.reuse_prefixes && !s.scores_prompt())
       s.fed = pages_.reuse(s.number, keys_of(s, s.size() - 1), s.size() - 1);
     const auto spare = static_cast<int64_t>(running_.size());
@@ -54,7 +55,7 @@ void Scheduler::admit() {
       return;
     }
     reused_tokens_ += s.fed;
-    if (s.result.ids.empty()) s.result.reused = s.fed;  // later its own rows are found again
+    if (s.result.ids.empty()) s.result.reused = s.fed;  // later its own rows may be found again, which do not count
     pages_.grow(s.number, s.size());
     running_.push_back(&s);
     waiting_.pop_front();
@@ -68,7 +69,7 @@ std::span<Sequence* const> Scheduler::decoding() {
     s->decoding = s->decodes() && make_room(*s, s->size());
     if (s->decoding) decoding_.push_back(s);
   }
-  admit();  // after those that run have what they need
+  admit();  // after the running sequences have the pages that they need
   return decoding_;
 }
 
@@ -85,7 +86,7 @@ std::span<const Scheduler::Chunk> Scheduler::append_chunks(Batch& batch) {
     const bool scored = prompt && s->scores_prompt();
     const int64_t end = prompt ? s->output_begin : s->size();
     int64_t count = std::min(end - s->fed, limits_.max_rows - batch.rows());
-    if (scored)  // everyone who runs may want a row of logits of its own
+    if (scored)  // every running sequence may need a row of logits of its own
       count = std::min(count, std::max<int64_t>(1, limits_.max_logit_rows - std::ssize(batch.logit_rows) - running()));
     if (count <= 0) continue;
     const bool last = s->fed + count == s->size();

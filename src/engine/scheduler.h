@@ -1,12 +1,14 @@
-// Scheduler: who runs, and which rows a step computes. Pure: it sees neither the model nor what is sampled.
+// The Scheduler decides which sequences run, and which rows a step computes. It is pure: it sees neither the model
+// nor what is sampled.
 //
 //   waiting ──admit──▶ running: chunks of the prompt ─▶ one row a step and drafted ones ──remove──▶
 //      ▲                  │
 //      └────preempt───────┘  the youngest, when the cache is full: its pages go, its tokens stay
 //
-// First come, first served: a request that does not fit yet is not overtaken. A request is admitted when the cache has
-// pages for its tokens so far and one more for each that runs; what it will write is not reserved. The oldest is never
-// preempted for a younger one, and alone it fits the cache (Engine::add checks it), so it always ends.
+// Requests are served in the order in which they come: one that does not fit yet is not overtaken. A request is
+// admitted when the cache has pages for its tokens so far, and one more for each running sequence. The pages for what
+// it will write are not reserved. The oldest sequence is never preempted for a younger one, and alone it fits the
+// cache (Engine::add checks that), so it always ends.
 #pragma once
 #include <cstdint>
 #include <deque>
@@ -19,19 +21,21 @@
 namespace fidelio {
 
 struct SchedulerLimits {
-  int64_t max_rows = 0;        // of a step
-  int64_t max_logit_rows = 0;  // of those, whose logits are computed
-  int64_t max_sequences = 0;   // running at once, at most max_rows
+  int64_t max_rows = 0;        // the most rows of a step
+  int64_t max_logit_rows = 0;  // the most rows of a step whose logits are computed
+  int64_t max_sequences = 0;   // sequences running at once, at most max_rows
   int64_t cache_pages = 0;
   bool reuse_prefixes = true;
-  // Whether a prompt row and an output row of the same token leave the same bits in the cache: then an answer's pages
-  // serve the next prompt that quotes it, else only rows of one kind replace each other.
+  // This says whether a prompt row and an output row of the same token leave the same bits in the cache. If so, an
+  // answer's pages can serve the next prompt that quotes it; otherwise only rows of the same kind can replace each
+  // other.
   bool kinds_agree = true;
 };
 
 class Scheduler {
  public:
-  // Rows [first, first + rows) of a sequence whose logits are the batch's next. last: the newest token's is among them.
+  // A Chunk is rows [first, first + rows) of a sequence, whose logits are the batch's next ones. `last` says that the
+  // newest token's row is among them.
   struct Chunk {
     Sequence* sequence;
     int64_t first, rows;
@@ -40,17 +44,19 @@ class Scheduler {
   explicit Scheduler(const SchedulerLimits& limits) : limits_(limits), pages_(limits.cache_pages) {}
 
   void add(Sequence* sequence) { waiting_.push_back(sequence); }
-  void remove(Sequence* sequence);  // ended or cancelled, wherever it is
+  void remove(Sequence* sequence);  // removes a sequence that ended or was cancelled, wherever it is
 
-  // Those that decode in this step, the oldest first: each has a page for its row, others were preempted if need be.
-  // Then admits who fits. Valid until the next call.
+  // Returns the sequences that decode in this step, the oldest first. Each has a page for its row; others are
+  // preempted if necessary. Then admits waiting sequences. The result is valid until the next call.
   std::span<Sequence* const> decoding();
-  // Pages for `rows` rows of a sequence that decodes: how many rows of those have them. Preempts nobody.
+  // Gets pages for up to `rows` rows of a sequence that decodes, without preempting any. Returns how many rows have
+  // pages.
   int64_t room_for(const Sequence& sequence, int64_t rows);
-  // Appends rows of what does not decode yet to a batch that holds the step's output rows, as far as they fit, and
-  // counts them as fed. Returns those with logits: of a sequence's last row, or of all where the prompt is scored.
+  // Appends rows of sequences that do not decode yet to a batch that holds the step's output rows, as far as they
+  // fit, and counts them as fed. Returns the chunks with logits: those of a sequence's last row, or all rows if the
+  // prompt is scored.
   std::span<const Chunk> append_chunks(Batch& batch);
-  // After a step: rows up to `fed` are final and may be reused, what drafts had beyond is given back.
+  // After a step, rows up to `fed` are final and may be reused; pages beyond them, which drafts used, are freed.
   void settle(const Sequence& sequence);
 
   const std::vector<int32_t>& pages(const Sequence& sequence) const { return pages_.pages(sequence.number); }
@@ -73,7 +79,7 @@ class Scheduler {
   std::vector<Sequence*> running_;   // the oldest first
   std::vector<Sequence*> decoding_;  // what decoding() returns
   std::vector<Chunk> chunks_;        // what append_chunks() returns
-  std::vector<int32_t> keys_;        // tokens as pages are known by
+  std::vector<int32_t> keys_;        // tokens as the page table knows them
   int64_t preemptions_ = 0, reused_tokens_ = 0;
 };
 

@@ -1,6 +1,6 @@
-// Speculation on a GPU: the text, and the probabilities told of it, are those of plain decoding bit for bit, whatever
-// drafts, however many at once, beside prompts, after preemption and over reused prefixes. Without a GPU each test is
-// skipped by name.
+// These tests check speculation on a GPU. The text, and the reported probabilities, are those of plain decoding bit
+// for bit, whatever drafts, however many at once, beside prompts, after preemption and over reused prefixes. Without
+// a GPU each test is skipped by name.
 #include <gtest/gtest.h>
 
 #include "core/rng.h"
@@ -19,7 +19,7 @@ class CudaSpeculation : public ::testing::Test {
     checkpoint_ = std::make_unique<Checkpoint>(Checkpoint::open(FIDELIO_SOURCE_DIR "/models/quill-26m"));
     RunnerOptions options;
     options.max_rows = options.max_logit_rows = 300;
-    options.cache_tokens = 24 * kPageTokens;  // for some of the 24 requests at once, whose answers outgrow it
+    options.cache_tokens = 24 * kPageTokens;  // room for some of the 24 requests at once, whose answers outgrow it
     runner_ = make_cuda_runner(*checkpoint_, options);
     fill(*runner_, "int8g64zs8");
   }
@@ -42,8 +42,9 @@ class CudaSpeculation : public ::testing::Test {
     for (int32_t id = 0; id < checkpoint_->config().v; id += 2) tokens.push_back(id);
     return tokens;
   }
-  // Prompts of 1 to 80 tokens, half of them with the same 70 before; every third greedy, others sampled. Beside those
-  // with penalties fixed numbers of drafts are made step by step, else without a wait.
+  // Returns prompts of 1 to 80 tokens, half of them behind the same 70. Every third request is greedy, the others are
+  // sampled. With penalties, drafts are made step by step; without them, fixed numbers of drafts are made without
+  // waiting.
   std::vector<GenerationRequest> requests(bool penalties) const {
     Rng rng(5);
     std::vector<int32_t> shared;
@@ -96,7 +97,7 @@ class CudaSpeculation : public ::testing::Test {
     EXPECT_GT(sum.drafted, 0);
     EXPECT_GT(sum.accepted, 0);
     EXPECT_LT(sum.accepted, sum.drafted);
-    EXPECT_TRUE(penalties || sum.preemptions > 0);  // of the longer list of runs
+    EXPECT_TRUE(penalties || sum.preemptions > 0);  // in the longer list of runs
     EXPECT_GT(sum.reused_tokens, 0);
   }
 
@@ -145,7 +146,7 @@ TEST_F(CudaSpeculation, AShortHeadHasTheLogitsOfItsTokensAlone) {
   Batch batch;
   batch.append(ids, 0, pages, 3, RowKind::output);
   const auto v = static_cast<size_t>(checkpoint_->config().v);
-  for (int round = 0; round < 3; ++round) {  // the second is recorded, the third replayed
+  for (int round = 0; round < 3; ++round) {  // the second step is recorded, and the third replayed
     const std::span<const float> whole = runner_->step(batch, Reading());
     const std::vector<float> expected(whole.begin(), whole.end());
     const std::span<const float> got = runner_->step(batch, Reading(Activations::a16, 0, true));
@@ -154,8 +155,8 @@ TEST_F(CudaSpeculation, AShortHeadHasTheLogitsOfItsTokensAlone) {
   }
 }
 
-// The distribution is the model's, not its text: only that it runs, accepts about as often as the distributions overlap
-// and says so.
+// Rejection gives the model's distribution, but not the same text. The test only checks that it runs, accepts about
+// as often as the distributions overlap, and reports that.
 TEST_F(CudaSpeculation, RejectionAcceptsAsOftenAsDistributionsOverlap) {
   SpeculationOptions how;
   how.draft = runner_.get();

@@ -67,7 +67,7 @@ std::span<const Chosen> StepSampler::run_on_host(Runner& runner, const Batch& ba
   best_.clear();
   size_t most = 0;
   for (const Wanted& w : wanted_) most += static_cast<size_t>(w.wish.alternatives);
-  best_.reserve(most);  // spans of it are handed out
+  best_.reserve(most);  // spans of it are returned
   for (size_t i = 0; i < rules_.size(); ++i) {
     const auto row = logits_.subspan(i * v, v);
     const Wanted& wanted = wanted_[i];
@@ -112,13 +112,15 @@ std::span<const Chosen> StepSampler::collect(Runner& runner) {
   return chosen_;
 }
 
-// The row as its constraint leaves it. Stop ids are the request's: they come where the answer may end.
+// Returns the row with the tokens masked that its constraint forbids. Stop ids are the request's; they are allowed
+// where the answer may end.
 std::span<const float> StepSampler::masked(std::span<const float> row, const Wanted& wanted) {
   const Sequence& s = *wanted.sequence;
   Constraint& constraint = *s.request.constraint;
   const Constraint::State state = wanted.wish.state;
   masked_.assign(row.size(), -std::numeric_limits<float>::infinity());
-  if (state == Constraint::kForbidden) return row;  // behind a draft that cannot stand: nobody will read it
+  // It stands behind a draft that cannot be accepted, so nobody will read it.
+  if (state == Constraint::kForbidden) return row;
   const std::span<const uint64_t> words = constraint.allowed(state);
   for (size_t w = 0; w < words.size(); ++w)
     for (uint64_t left = words[w]; left != 0; left &= left - 1) {
@@ -134,7 +136,7 @@ std::span<const float> StepSampler::masked(std::span<const float> row, const Wan
 
 void StepSampler::rank(std::span<const float> row, const Choice& choice, int64_t count) {
   const auto most = std::min(static_cast<size_t>(count), row.size());
-  ranks_.clear();  // a heap, the worst in front
+  ranks_.clear();  // a heap with the worst in front
   const std::greater<uint64_t> worse;
   for (size_t id = 0; id < row.size(); ++id) {
     const uint64_t rank = choice::rank_of(row[id], static_cast<int32_t>(id));

@@ -67,7 +67,7 @@ bool TextStream::end_at(size_t cut) {
   return over_ = true;
 }
 
-// Goes on through the stages as far as the text has come.
+// Advances through the stages as far as the text allows.
 void TextStream::find_answer(bool last) {
   if (stage_ == Stage::undecided) {
     const Opening opening = opening_of(text_, rules_.thinking.marks, last);
@@ -93,8 +93,8 @@ void TextStream::find_answer(bool last) {
   }
 }
 
-// The first stop string in what is said, as it is shown. One may begin in the text already there, but not more than its
-// own length before what is new.
+// Finds the first stop string in the answer, as it is shown. A stop string may begin in earlier text, but no further
+// back than its own length before the new text.
 void TextStream::look(size_t& cut) {
   if (stage_ != Stage::answer) return;
   for (size_t i = 0; i < rules_.stops.size(); ++i) {
@@ -106,7 +106,7 @@ void TextStream::look(size_t& cut) {
   looked_ = text_.size();
 }
 
-// The same among the hidden tokens, which are there as a whole or not at all.
+// Does the same for stop strings among the hidden tokens, which occur as a whole or not at all.
 void TextStream::look_for_special(size_t& cut) {
   if (stage_ == Stage::thought) return;
   for (const size_t i : special_stops_) {
@@ -125,7 +125,7 @@ void TextStream::look_for_special(size_t& cut) {
   full_looked_ = full_.size();
 }
 
-// A place of the text that shows hidden tokens, in the text that does not.
+// Translates a position in the text with hidden tokens into one in the text without them.
 size_t TextStream::without_hidden(size_t at) const {
   size_t hidden = 0;
   for (const Hidden& h : hidden_)
@@ -137,7 +137,7 @@ size_t TextStream::settled() const {
   if (over_ || rules_.stops.empty()) return text_.size();
   if (stage_ == Stage::undecided) return 0;
   if (stage_ == Stage::thought) return text_.size();
-  size_t held = 0;  // the longest end of the text that a stop string begins with
+  size_t held = 0;  // the longest end of the text that is a beginning of a stop string
   for (const std::string& stop : rules_.stops) held = std::max(held, begun(text_, stop));
   size_t settled = text_.size() - held;
   for (const size_t i : special_stops_)

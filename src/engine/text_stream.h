@@ -1,11 +1,11 @@
-// TextStream: the text of an output as its tokens come, up to the first stop string.
+// A TextStream makes the text of an output as its tokens come, up to the first stop string.
 //
-// What the last tokens wrote may still be the beginning of a stop string, or half a character; settled() is what no
-// later token can change, so a client that is sent it never has to take anything back.
+// The newest text may still be the beginning of a stop string, or half a character. settled() is the part that no
+// later token can change, so a client that receives it never has to take anything back.
 //
-// Stop strings end what is said: in what a model thinks before it answers (text/thinking.h) they are not looked for, nor
-// in the blanks between the thought and the answer. One that spells a special token, be it shown or not, ends the text
-// where that token comes.
+// Stop strings end the answer. They are not searched for in what a model thinks before it answers (text/thinking.h),
+// nor in the blanks between the thought and the answer. A stop string that spells a special token, shown or not, ends
+// the text where that token comes.
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -18,33 +18,33 @@
 
 namespace fidelio {
 
-// These rules say what is text, and where it ends.
+// TextRules say what is text and where it ends.
 struct TextRules {
   bool special = false;              // special tokens are part of the text
-  std::vector<int32_t> shown{};      // special tokens that are so in any case
-  std::vector<std::string> stops{};  // none of them empty
+  std::vector<int32_t> shown{};      // special tokens that are part of it in any case
+  std::vector<std::string> stops{};  // none of them may be empty
   Thinking thinking{};               // how the text may begin
 };
 
 class TextStream {
  public:
-  // Without a tokenizer there is no text, and stop strings must be empty. The text continues the prompt's: it is what the
-  // tokenizer makes of all ids, without what it makes of the prompt's.
+  // Without a tokenizer there is no text, and there must be no stop strings. The text continues the prompt's: it is
+  // what the tokenizer makes of all ids, without what it makes of the prompt's ids.
   TextStream(const Tokenizer* tokenizer, TextRules rules, std::span<const int32_t> prompt = {});
 
-  // True if a stop string was completed: the text ends before it, and nothing may follow.
+  // Adds a token. Returns true if a stop string is complete; then the text ends before it, and no token may follow.
   bool push(int32_t id);
-  // What the tokens so far leave pending, when no more come; true as above.
+  // Adds what the tokens so far have left pending, when no more will come. Returns true as push() does.
   bool finish();
 
   const std::string& text() const { return text_; }
-  size_t settled() const;                               // bytes of text() that stay
-  int64_t stop_string() const { return stop_string_; }  // which one was completed; -1: none
+  size_t settled() const;                               // bytes of text() that will not change
+  int64_t stop_string() const { return stop_string_; }  // index of the stop string that is complete; -1 if none is
   std::string take_text() { return std::move(text_); }
 
  private:
   enum class Stage : uint8_t { undecided, thought, blanks, answer };
-  struct Hidden {  // a special token that is no part of the text, in the text that shows it
+  struct Hidden {  // a special token that is not part of the text, as a range of the text that shows it
     size_t begin, end;
   };
   bool hides(int32_t id) const;
@@ -61,9 +61,11 @@ class TextStream {
   TextRules rules_;
   std::string text_;
   Stage stage_ = Stage::answer;
-  size_t answer_ = 0;  // where the answer begins in the text; before `answer` and `blanks`: the thought
-  size_t looked_ = 0;  // for the end of the thought, or for stop strings, up to here
-  // These are used where stop strings spell special tokens: those strings, and the text with its hidden tokens.
+  // This is where the answer begins in the text; before the stages `blanks` and `answer` it is where the thought
+  // begins.
+  size_t answer_ = 0;
+  size_t looked_ = 0;  // the text up to here was searched for the end of the thought or for stop strings
+  // These are used if stop strings spell special tokens: those strings, and the text with its hidden tokens.
   std::vector<size_t> special_stops_;
   std::string full_;
   size_t full_looked_ = 0;

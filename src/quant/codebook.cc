@@ -10,8 +10,8 @@ namespace fidelio {
 namespace {
 
 constexpr int64_t kBins = 4096;
-constexpr float kReach = 1.5f;     // bins cover +-1.5 of the grid's end; what lies beyond counts in the last bin
-constexpr int64_t kMaxStrips = 4;  // 256 rows, spread evenly, say enough about one distribution
+constexpr float kReach = 1.5f;     // bins cover +-1.5 times the grid's end; values beyond count in the last bin
+constexpr int64_t kMaxStrips = 4;  // 256 rows, spread evenly, describe one distribution well enough
 constexpr int kRounds = 3;
 
 struct Histogram {
@@ -24,7 +24,7 @@ struct Histogram {
   }
 };
 
-// Values over (scale x end), so that the grid's end is +-1.
+// Counts values divided by (scale x end), so that the grid's end is +-1.
 void collect(const Strip& s, std::span<const float> importance, float end, Histogram& h) {
   for (int64_t c = 0; c < s.in; ++c) {
     const float* scale = s.scales(c);
@@ -48,7 +48,7 @@ std::vector<double> start(const Histogram& h, int count) {
 }
 
 struct Centroids {
-  std::vector<double> at, mass;  // ascending
+  std::vector<double> at, mass;  // in ascending order
 };
 
 Centroids lloyd(const Histogram& h, int count) {
@@ -75,7 +75,8 @@ Centroids lloyd(const Histogram& h, int count) {
   return {std::move(centroid), std::move(last_mass)};
 }
 
-// The largest magnitude becomes 127 (the factor goes into the scales); equal neighbours are spread by one.
+// Scales the centroids so that the largest magnitude becomes 127 (the factor goes into the scales). Equal neighbours
+// are moved apart by one.
 std::vector<int8_t> to_bytes(const std::vector<double>& centroid) {
   const int count = static_cast<int>(centroid.size());
   double peak = 0;
@@ -105,7 +106,7 @@ std::vector<int8_t> fit_codebook(const FormatSpec& spec, std::span<const float> 
       fit_scales(spec, levels, importance, round > 0, strip);
       collect(strip, importance, end, parts[job]);
     });
-    for (int64_t i = 1; i < used; ++i)  // in strip order: the same sums for any number of threads
+    for (int64_t i = 1; i < used; ++i)  // adding in the order of strips gives the same sums for any number of threads
       for (int64_t b = 0; b < kBins; ++b) {
         parts[0].mass[b] += parts[i].mass[b];
         parts[0].sum[b] += parts[i].sum[b];

@@ -7,10 +7,10 @@
 namespace fidelio {
 namespace {
 
-constexpr int64_t kTile = 256;    // of C, a job
-constexpr int64_t kTokens = 512;  // summed in FP32 inside one BLAS call, so that any caller's batch rounds alike
-constexpr int64_t kRows = 64;     // of a weight, a job
-constexpr double kTrust = 32;     // tokens a column at which half of what was found is believed
+constexpr int64_t kTile = 256;    // size of a tile of C, which is one job
+constexpr int64_t kTokens = 512;  // tokens summed in FP32 inside one product, so that any caller's batch rounds alike
+constexpr int64_t kRows = 64;     // rows of a weight in one job
+constexpr double kTrust = 32;     // tokens per column at which half of the correction is believed
 
 }  // namespace
 
@@ -40,7 +40,7 @@ std::vector<float> Feedback::target(std::span<const float> w, int64_t out, const
                                     const HessianFactor& factor, ThreadPool& pool) const {
   check(hessian.in() == in_ && factor.in == in_ && static_cast<int64_t>(w.size()) == out * in_,
         "feedback over {} columns for a Hessian of {} and a weight of {} values", in_, hessian.in(), w.size());
-  // C - H with columns in the order of the factor's steps.
+  // Computes C - H with its columns in the order of the factor's steps.
   std::vector<float> difference(static_cast<size_t>(in_ * in_));
   for (int64_t i = 0; i < in_; ++i)
     for (int64_t j = 0; j < in_; ++j) {
@@ -57,7 +57,7 @@ std::vector<float> Feedback::target(std::span<const float> w, int64_t out, const
       multiply<float>(rows, in_, in_, 1, {from, in_}, by, false, to.data(), in_);
     };
     times(w.data() + first * in_, {difference.data(), in_}, change);
-    // times (H + damping)^-1 = U^T U; U is stored with its zeros
+    // The next two products multiply by (H + damping)^-1 = U^T U; U is stored with its zeros.
     times(change.data(), {factor.upper.as<const float>(), in_, true}, turned);
     times(turned.data(), {factor.upper.as<const float>(), in_}, change);
     for (int64_t r = 0; r < rows; ++r)

@@ -1,9 +1,9 @@
-// fit_scales: the search for every group's scale and offset (see strip.h).
+// This file implements fit_scales, the search for every group's scale and offset (see strip.h).
 //
-// The metric is a diagonal one, sum_j importance_j (w_j - q_j)^2. With importance_j = 1 / U_jj^2 it is GPTQ's own loss
-// if later columns compensate (the price of an error in column j, see HessianFactor); ranges shrink more on columns
-// that matter less. Formats with a second level (u8, i8, E4M3 scales) are fitted twice: freely, which gives the row
-// scale, and then over the stored neighbours of the free optimum.
+// The metric is diagonal: sum_j importance_j (w_j - q_j)^2. With importance_j = 1 / U_jj^2 it is GPTQ's own loss if
+// later columns compensate (the price of an error in column j, see HessianFactor). Ranges shrink more on columns that
+// matter less. Formats with a second level of scales (u8, i8, E4M3) are fitted twice: first freely, which gives the
+// row scale, and then over the stored neighbours of the free optimum.
 #include <algorithm>
 #include <cmath>
 
@@ -14,7 +14,8 @@ namespace fidelio {
 namespace {
 
 struct Range {
-  Lanes low{}, high{}, peak{};  // least and largest value (zero included), and the element of largest magnitude, signed
+  // The least and largest value (zero included), and the element of largest magnitude with its sign.
+  Lanes low{}, high{}, peak{};
 };
 
 struct Best {
@@ -40,7 +41,7 @@ class GroupFit {
       }
   }
 
-  // Tries the range times `shrink`; `slant` moves the zero point or the offset. `store` rounds a scale.
+  // Tries the range times `shrink`. `slant` moves the zero point or the offset, and `store` rounds a scale.
   template <typename Store>
   void try_range(float shrink, float slant, const Store& store) {
     Lanes scale, offset;
@@ -76,8 +77,8 @@ class GroupFit {
       const float zero = scale == 0 ? 0 : std::nearbyint(-low * shrink / scale) + slant;
       offset = -scale * std::clamp(zero, 0.0f, top);
     } else if (spec_.kind == Kind::integer) {
-      // Codes -2^(b-1) .. 2^(b-1) - 1: a step of 2 M / (2^b - 1), SLQ Eq. 11, splits the missing half step over both
-      // ends.
+      // Codes are -2^(b-1) .. 2^(b-1) - 1. A step of 2 M / (2^b - 1), SLQ equation 11, divides the missing half step
+      // between both ends.
       scale = store(shrink * 2 * std::max(high, -low) / top, r);
       offset = -scale * (top + 1) / 2;
     } else if (spec_.kind == Kind::grid) {
@@ -103,7 +104,7 @@ bool two_levels(const FormatSpec& spec) {
          spec.kind == Kind::fp4;
 }
 
-// How far ranges are worth shrinking falls with the width: from .35 at 2 bits to .8 at 8.
+// The useful range of shrinking depends on the width: from .35 at 2 bits to .8 at 8 bits.
 constexpr int kShrinkSteps = 24;
 float shrink_of(const FormatSpec& spec, int step) {
   const float least = std::min(0.8f, 0.2f + 0.1f * static_cast<float>(std::min(spec.bits, 6)));
@@ -125,11 +126,12 @@ void search_group(const FormatSpec& spec, bool search, GroupFit& fit, const Stor
   }
 }
 
-// The stored neighbours of the free optimum.
+// Searches the stored neighbours of the free optimum.
 void search_stored(const FormatSpec& spec, GroupFit& fit, const Lanes& row_scale, bool search) {
   const Best free = fit.best();
   fit.best() = Best();
-  const float step = spec.kind == Kind::fp4 ? 0.0625f : 1.0f;  // E4M3 neighbours are a factor apart, the others a unit
+  // Neighbours in E4M3 differ by a factor, in the other formats by a unit.
+  const float step = spec.kind == Kind::fp4 ? 0.0625f : 1.0f;
   for (int move = search ? -2 : 0; move <= (search ? 2 : 0); ++move) {
     Lanes scale, offset;
     for (int64_t r = 0; r < kLanes; ++r) {
@@ -159,7 +161,8 @@ void fit_scales(const FormatSpec& spec, const Levels& levels, std::span<const fl
     for (int64_t r = 0; r < kLanes; ++r) {
       float peak = 0;
       for (GroupFit& fit : fits) peak = std::max(peak, std::fabs(fit.range().peak[r]));
-      // A scale is at most peak / 6 and an offset, the middle of a range that includes zero, at most peak / 2.
+      // A scale is at most peak / 6. An offset, which is the middle of a range that includes zero, is at most peak /
+      // 2.
       strip.row_scale[r] = peak / ((spec.symmetric ? levels.highest() : 2.0f) * largest);
     }
   for (GroupFit& fit : fits)

@@ -1,3 +1,4 @@
+// This file checks that the FP16 scales of formats can hold a model's weights (quantize_model.h).
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
@@ -9,9 +10,10 @@
 namespace fidelio {
 namespace {
 
-// Measures what each format loses. Rows are summed in their order: the same for any number of threads.
+// Measures what each format loses. Rows are summed in their order, so the result is the same for any number of
+// threads.
 std::vector<HalfLoss> half_losses(const LinearWeight& w, std::span<const FormatSpec> formats, ThreadPool& pool) {
-  constexpr int64_t kRows = 4096;  // whose losses are kept at a time
+  constexpr int64_t kRows = 4096;  // rows whose losses are kept at a time
   const size_t n = formats.size();
   std::vector<HalfLoss> all(n);
   for (int64_t begin = 0; begin < w.out; begin += kRows) {

@@ -9,13 +9,13 @@
 namespace fidelio {
 namespace {
 
-constexpr int64_t kTile = 128;     // of the FP64 factorisation
-constexpr int64_t kSumTile = 256;  // of the accumulation
-constexpr int64_t kTokens = 512;   // summed in FP32 inside one product, so that any caller's batch rounds alike
+constexpr int64_t kTile = 128;     // tile of the FP64 factorisation
+constexpr int64_t kSumTile = 256;  // tile of the accumulation
+constexpr int64_t kTokens = 512;   // tokens summed in FP32 inside one product, so that any caller's batch rounds alike
 
 int64_t tiles(int64_t n, int64_t tile) { return (n + tile - 1) / tile; }
 
-// Cholesky of one tile in place, lower triangle; false when a pivot is not positive.
+// Computes the Cholesky factor of one tile in place, lower triangle. Returns false if a pivot is not positive.
 bool cholesky_tile(double* a, int64_t n, int64_t stride) {
   for (int64_t j = 0; j < n; ++j) {
     double pivot = a[j * stride + j];
@@ -31,7 +31,8 @@ bool cholesky_tile(double* a, int64_t n, int64_t stride) {
   return true;
 }
 
-// Lower Cholesky of a (n, n), right-looking over tiles: the panel, then the trailing tiles, each a job.
+// Computes the lower Cholesky factor of a (n, n), right-looking over tiles: the panel first, then the trailing tiles,
+// each as one job.
 bool cholesky(double* a, int64_t n, ThreadPool& pool) {
   const int64_t count = tiles(n, kTile);
   for (int64_t k = 0; k < count; ++k) {
@@ -54,7 +55,7 @@ bool cholesky(double* a, int64_t n, ThreadPool& pool) {
 }
 
 struct Diagonal {
-  double mean = 0;  // over live columns
+  double mean = 0;  // mean over the live columns
   int64_t dead = 0;
 };
 
@@ -73,9 +74,10 @@ Diagonal inspect(const Hessian& h) {
   return d;
 }
 
-// The damped matrix with rows and columns in reverse order of the steps: its lower Cholesky factor L, reversed again,
-// is the upper R with H = R R^T, and R^-1 is the U asked for. One factorisation and one triangular inverse; the usual
-// way (Cholesky, inverse, Cholesky) costs three times as much and squares the condition number on the way.
+// Fills the damped matrix with its rows and columns in the reverse order of the steps. Its lower Cholesky factor L,
+// reversed again, is the upper R with H = R R^T, and R^-1 is the wanted U. This takes one factorisation and one
+// triangular inverse. The usual way (Cholesky, inverse, Cholesky) takes three times as long and squares the condition
+// number.
 void fill_reversed(const Hessian& h, const HessianFactor& f, double damping, double* a) {
   const int64_t n = h.in();
   const auto m = h.matrix();
@@ -86,7 +88,7 @@ void fill_reversed(const Hessian& h, const HessianFactor& f, double damping, dou
   }
 }
 
-// L^-1 by tiles of columns, reversed into U.
+// Computes L^-1 by tiles of columns and reverses it into U.
 void invert_into(const double* lower, int64_t n, float* upper, ThreadPool& pool) {
   pool.run(tiles(n, kTile), [&](int64_t tile, int) {
     const int64_t begin = tile * kTile, width = std::min(kTile, n - begin), height = n - begin;
@@ -126,7 +128,7 @@ void Hessian::add(std::span<const float> x, ThreadPool& pool) {
       multiply<float>(height, width, std::min(kTokens, tokens - t), 1, {x.data() + t * in_ + row, in_, true},
                       {x.data() + t * in_ + column, in_}, true, sums + row * in_ + column, in_);
     for (int64_t r = row; r < row + height;
-         ++r)  // the mirror image; inside a diagonal tile both halves come from one side
+         ++r)  // mirrors the lower triangle; inside a diagonal tile both halves come from one side
       for (int64_t c = column; c < std::min(column + width, r); ++c) sums[c * in_ + r] = sums[r * in_ + c];
   });
   tokens_ += tokens;

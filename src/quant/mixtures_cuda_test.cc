@@ -1,4 +1,4 @@
-// Mixtures of experts as whole models on a GPU. Without one each test is skipped by name.
+// These tests run whole mixture-of-experts models on a GPU. Without a GPU each test is skipped by name.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -33,7 +33,7 @@ class CudaMixtures : public ::testing::TestWithParam<const char*> {
     o.max_rows = 96, o.max_logit_rows = 96, o.cache_tokens = 96;
     return o;
   }
-  // The last row's logits of each chunk's end, or of all rows.
+  // Returns the logits of the last row of each chunk, or of all rows.
   std::vector<float> logits(Runner& runner, Reading reading, const std::vector<int>& chunks, RowKind kind) const {
     std::vector<float> all;
     std::vector<int32_t> pages = {2, 0, 1};
@@ -47,7 +47,7 @@ class CudaMixtures : public ::testing::TestWithParam<const char*> {
     }
     return all;
   }
-  // All of the layers in a format, rounded to nearest.
+  // Rounds all layers to nearest in one format and writes the checkpoint.
   void quantise(const std::string& folder, const std::string& format) const {
     const FormatSpec spec = parse_format(format);
     std::map<LinearId, FormatSpec> formats;
@@ -70,7 +70,7 @@ class CudaMixtures : public ::testing::TestWithParam<const char*> {
 INSTANTIATE_TEST_SUITE_P(All, CudaMixtures, testing::Values("mixtral", "olmoe", "qwen3_moe", "granitemoe"),
                          [](const auto& info) { return std::string(info.param); });
 
-// As CudaRunnerTest.LogitsInF32EqualTheCpus, for rows of either kind.
+// This is the test CudaRunnerTest.LogitsInF32EqualTheCpus for mixtures, with rows of either kind.
 TEST_P(CudaMixtures, LogitsInF32EqualTheCpus) {
   const auto cpu = make_cpu_runner(*checkpoint_, options(Activations::f32, KvFormat::f32));
   const auto gpu = make_cuda_runner(*checkpoint_, options(Activations::f32, KvFormat::f32));
@@ -83,8 +83,8 @@ TEST_P(CudaMixtures, LogitsInF32EqualTheCpus) {
   }
 }
 
-// Rows by themselves (slots alone, recorded from the second step on), a few together, and all at once (grouped by the host),
-// of codes, of a view of their high bits and of the source's own weights.
+// Rows run by themselves (recorded as a graph from the second step on), a few together, and all at once (where the
+// host groups them by expert). The weights are codes, the high bits of codes, and the source's own.
 TEST_P(CudaMixtures, ARowHasTheSameBitsInEveryBatch) {
   const std::string folder = testing::TempDir() + "/mixture";
   quantise(folder, "int8g32");
@@ -103,7 +103,7 @@ TEST_P(CudaMixtures, ARowHasTheSameBitsInEveryBatch) {
   std::filesystem::remove_all(folder);
 }
 
-// Calibration's walk through a layer is the layer.
+// Calibration, which walks through a layer in parts, computes what the layer computes.
 TEST_P(CudaMixtures, CalibrationWalksTheModelThatRuns) {
   const ModelConfig& c = checkpoint_->config();
   const auto whole = make_cuda_runner(*checkpoint_, options(Activations::f32, KvFormat::f32)),

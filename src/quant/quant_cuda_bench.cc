@@ -1,6 +1,7 @@
-// The parts of quantising on a GPU, one by one, at the sizes of a llama-3-8b layer: seconds and accuracy.
+// This program times the parts of quantising on a GPU, one by one, at the sizes of a llama-3-8b layer, and prints
+// seconds and accuracy.
 //   quant_cuda_bench
-//   quant_cuda_bench vectors FORMAT...    those of vector codes, at the sizes of a llama-2-7b layer
+//   quant_cuda_bench vectors FORMAT...    the parts of vector codes, at the sizes of a llama-2-7b layer
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -30,7 +31,7 @@ double seconds_of(cuda::Stream stream, int times, const std::function<void()>& w
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count() / times;
 }
 
-// Values of a table of normals, drawn fast, times a few sizes of columns.
+// Returns values that are drawn quickly from a table of normal numbers, with columns of a few sizes.
 std::vector<float> values(int64_t rows, int64_t columns, float scale, uint64_t seed) {
   Rng rng(seed);
   std::vector<float> table(4096), all(static_cast<size_t>(rows * columns));
@@ -51,7 +52,7 @@ cuda::DeviceBuffer uploaded(cuda::Stream stream, const std::vector<float>& host)
   return buffer;
 }
 
-// The largest and the root-mean-square error of sampled sums over the root of their terms' squares.
+// Collects the largest and the root-mean-square error of sampled sums, relative to the root of their terms' squares.
 struct ErrorOf {
   double largest = 0, squares = 0;
   int n = 0;
@@ -163,7 +164,8 @@ void gptq(cuda::Stream stream, int64_t out, int64_t in, ThreadPool& pool) {
     }
 }
 
-// Steps of quant/device/vectors_cuda.cc with the codebooks fitted once; the last column is the whole of it.
+// Times the steps of quant/device/vectors_cuda.cc, with the codebooks fitted once. The last column is the time of the
+// whole.
 void vectors(cuda::Stream stream, const FormatSpec& spec, int64_t out, int64_t in, ThreadPool& pool) {
   const auto bench = make_cuda_workbench(0, pool);
   cuda::SecondOrder order(stream), ordered(stream);

@@ -1,4 +1,4 @@
-// Quantising on the GPU against the host. Without a GPU each test is skipped by name.
+// These tests compare quantising on the GPU with the host. Without a GPU each test is skipped by name.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -41,7 +41,7 @@ class CudaQuant : public ::testing::Test {
   ThreadPool pool_{2};
 };
 
-// 1100 columns are two of the products that sum a Hessian, the second ragged; a dead column is in both.
+// 1100 columns take two of the products that sum a Hessian, and the second is not full. A dead column lies in both.
 TEST_F(CudaQuant, HessianAndFactorAreTheHosts) {
   for (int64_t in : {int64_t{72}, int64_t{300}, int64_t{1100}})
     for (bool act_order : {true, false}) {
@@ -66,8 +66,9 @@ TEST_F(CudaQuant, HessianAndFactorAreTheHosts) {
       EXPECT_EQ(found.damping, host.damping);
       EXPECT_EQ(found.dead, 1);
       cuda::from_device(stream_, upper.data(), order.upper(), upper.size() * 4);
-      // Both are FP64 and rounded to FP32 once. The condition number is at most in / damping = 1e5, so before that they
-      // differ by less than in x 1e5 x 2^-53 < 2e-8 of the largest entry of a row, after it by 2^-24 more of each.
+      // Both are FP64, rounded to FP32 once. The condition number is at most in / damping = 1e5. So before the
+      // rounding they differ by less than in x 1e5 x 2^-53 < 2e-8 of a row's largest entry, and after it by 2^-24
+      // more of each.
       for (int64_t i = 0; i < in; ++i) {
         float largest = 0;
         for (int64_t j = i; j < in; ++j) largest = std::max(largest, std::fabs(host.u(i, j)));
@@ -81,8 +82,9 @@ TEST_F(CudaQuant, HessianAndFactorAreTheHosts) {
     }
 }
 
-// Host and device evaluate W + s W (C - H) (H + damping)^-1 in FP32, the products in different orders: neither may be
-// much further than the other from the same expression in double, of the same factor.
+// Host and device evaluate W + s W (C - H) (H + damping)^-1 in FP32, with products in different orders. Both are
+// compared with the same expression in double, with the same factor; neither may be much further from it than the
+// other.
 TEST_F(CudaQuant, FeedbackIsTheHosts) {
   const int64_t out = 19, in = 300;
   const std::vector<float> source = activations(in, 1);
@@ -135,7 +137,7 @@ TEST_F(CudaQuant, FeedbackIsTheHosts) {
       change = std::max(change, std::fabs(exact - w[place]));
     }
   }
-  EXPECT_GT(change, 1000 * host_worst);  // there is something to get wrong
+  EXPECT_GT(change, 1000 * host_worst);  // the change is much larger than the errors
   EXPECT_LT(device_worst, 8 * host_worst);
 }
 
@@ -158,7 +160,7 @@ TEST_F(CudaQuant, DampingGrowsAsOnTheHost) {
 const char* const kFormats[] = {"int2g16z",  "int3g64zs8", "int4g128z", "int4g128", "int5g32zs8", "int6g64z",
                                 "int8g32s8", "lut2g64",    "lut3g16",   "lut4g128", "lut5g32",    "lut6g64"};
 
-// The same operations in the same order: the same bits.
+// The operations and their order are the same, so the bits are the same.
 TEST_F(CudaQuant, RangesAreTheHostsBitForBit) {
   const int64_t out = 70, in = 300;
   std::vector<float> w = weights(out * in, 3);
@@ -194,10 +196,11 @@ TEST_F(CudaQuant, RangesAreTheHostsBitForBit) {
     }
 }
 
-// What remains different is the order of FP32 sums: over up to 300 products, sqrt(300) 2^-24 of a target's size of a
-// few levels, so a target lies that near the middle of two levels, where codes may differ, once in 1e5; a row has 300
-// codes and a handful of passes. A row where one differs goes its own way from there. So at most a tenth of the rows is
-// expected to differ, a quarter is allowed; their losses differ by less than a fifth either way, so the sum by 2%.
+// Only the order of FP32 sums differs. Over up to 300 products they differ by sqrt(300) 2^-24 of a target's size,
+// which is a few levels. A target lies that near the middle of two levels, where codes may differ, once in 1e5 times,
+// and a row has 300 codes and a handful of passes. From a code that differs on, a row goes its own way. So at most a
+// tenth of the rows is expected to differ, and a quarter is allowed. Their losses differ by less than a fifth either
+// way, so the sum differs by at most 2%.
 TEST_F(CudaQuant, GptqAgreesWithTheHostUpToTies) {
   const int64_t out = 150, in = 300;
   const std::vector<float> x = activations(in, 5), w = weights(out * in, 6);
@@ -225,7 +228,7 @@ TEST_F(CudaQuant, GptqAgreesWithTheHostUpToTies) {
       EXPECT_LE(different, out / 4);
       const double loss = proxy_loss(w, b, out, in, h);
       EXPECT_NEAR(loss, proxy_loss(w, a, out, in, h), 0.02 * loss);
-      // Reports are FP32 products: quant_test.cc derives the bound.
+      // The losses in reports are FP32 products; quant_test.cc derives the bound.
       EXPECT_NEAR(got.report.loss, loss, 1e-3 * loss);
       EXPECT_NEAR(got.report.energy, expected.report.energy, 1e-5 * expected.report.energy);
       EXPECT_NEAR(got.report.loss_gptq, expected.report.loss_gptq, 0.02 * expected.report.loss_gptq);
@@ -247,7 +250,7 @@ TEST_F(CudaQuant, DeadColumnsBecomeZeroAndBadWeightsAreNamed) {
   for (const char* text : {"int4g32z", "lut4g32"}) {
     const GptqResult r = bench->quantize(parse_format(text), {});
     EXPECT_EQ(r.report.dead_columns, 1);
-    if (std::string(text) == "int4g32z") {  // which has a code for zero
+    if (std::string(text) == "int4g32z") {  // this format has a code for zero
       for (int64_t row = 0; row < out; ++row) EXPECT_EQ(decode(r.weight)[static_cast<size_t>(row * in + 131)], 0);
     }
   }
@@ -261,7 +264,7 @@ TEST_F(CudaQuant, DeadColumnsBecomeZeroAndBadWeightsAreNamed) {
   }
 }
 
-// Formats that the device does not know: the host's result on the same Hessian, bit for bit.
+// For formats that the device does not know, the result is the host's on the same Hessian, bit for bit.
 TEST_F(CudaQuant, OtherFormatsAreTheHostsOwn) {
   const int64_t out = 20, in = 160;
   const std::vector<float> x = activations(in, 9);
@@ -279,9 +282,9 @@ TEST_F(CudaQuant, OtherFormatsAreTheHostsOwn) {
         << text;
 }
 
-// The host's exp is wrong by 2e-7 at most, so its KL and EAR by a few times that. It also rounds logits less their
-// largest to FP32: they are at most 30 here, so t = ln(q / p) is wrong by 2 x 30 x 2^-24 < 4e-6, and KL, whose slope in
-// t is the mean of |t| <= sqrt(2 KL), by that much more.
+// The host's exp has an error of at most 2e-7, so its KL and EAR are off by a few times that. It also rounds logits
+// less their largest to FP32. They are at most 30 here, so t = ln(q / p) is off by 2 x 30 x 2^-24 < 4e-6. KL is off
+// by that much more, because its slope in t is the mean of |t| <= sqrt(2 KL).
 TEST_F(CudaQuant, DistancesOfRowsAreTheHosts) {
   const int64_t rows = 7, v = 5003;
   for (double noise : {0.0, 1e-3, 1.0}) {
@@ -304,8 +307,8 @@ TEST_F(CudaQuant, DistancesOfRowsAreTheHosts) {
   }
 }
 
-// Sums of squares round differently in their last bits, and with them the size of the noise: a value moves by one unit
-// in its last place at most.
+// Sums of squares round differently in their last bits, and so does the size of the noise. A value moves by at most
+// one unit in its last place.
 TEST_F(CudaQuant, NoiseIsTheHosts) {
   const int64_t out = 33, in = 257;
   for (DType type : {DType::bf16, DType::f16, DType::f32})
@@ -322,7 +325,8 @@ TEST_F(CudaQuant, NoiseIsTheHosts) {
     }
 }
 
-// A whole model, layer by layer on its own quantised activations, on both: the intervals of the KL meet.
+// A whole model is quantised on both devices, layer by layer on its own quantised activations. The intervals of the
+// KL must meet.
 TEST_F(CudaQuant, QuantisedModelsAreEquallyGood) {
   const std::string folder = std::string(FIDELIO_SOURCE_DIR) + "/models/", model = folder + "quill-1m";
   const Checkpoint source = Checkpoint::open(model);
@@ -344,7 +348,7 @@ TEST_F(CudaQuant, QuantisedModelsAreEquallyGood) {
     const auto runner = make_runner(source, options), original = make_runner(source, options);
     how.original = original.get();
     EXPECT_EQ(runner->gpu().has_value(), gpu);
-    const auto served = make_cpu_runner(source, options);  // both results by the same kernels
+    const auto served = make_cpu_runner(source, options);  // both results are measured with the same kernels
     quantize_model_gptq(*runner, source, data, how, pool_,
                         [&](QuantizedLinear q) { served->set_linear(q.id, served->pack(q.weight)); });
     kl.push_back(compare_models(*exact, *served, {&held, 1},
@@ -356,8 +360,8 @@ TEST_F(CudaQuant, QuantisedModelsAreEquallyGood) {
                                 pool_)
                      .kl());
   }
-  // Ties that fall the other way change what feedback hands on, so the two are different quantisations of one quality:
-  // on an H200 last bits of FP32 kernels alone moved the GPU's KL by 2%.
+  // Ties that fall the other way change what feedback passes on, so the two are different quantisations of the same
+  // quality. On an H200 the last bits of FP32 kernels alone moved the GPU's KL by 2%.
   EXPECT_GT(kl[1].ci95.high, kl[0].ci95.low);
   EXPECT_LT(kl[1].ci95.low, kl[0].ci95.high);
   std::printf("quill-1m int4g64z: KL %.6f on the CPU, %.6f on the GPU\n", kl[0].value, kl[1].value);

@@ -1,3 +1,4 @@
+// This file tests Hessians, the quantisation of matrices by rounding and GPTQ, descent, feedback and codebooks.
 #include "quant/feedback.h"
 #include "quant/quantize.h"
 
@@ -20,14 +21,15 @@ std::vector<float> normal(int64_t n, uint64_t seed) {
   return x;
 }
 
-// Weights with a heavy tail and a mean that differs from group to group, as real ones have.
+// Returns weights with a heavy tail and a mean that differs from group to group, as real ones have.
 std::vector<float> weights(int64_t out, int64_t in, uint64_t seed) {
   std::vector<float> w = normal(out * in, seed);
   for (int64_t i = 0; i < out * in; ++i) w[i] *= 0.02f * (1 + 0.3f * w[i] * w[i]);
   return w;
 }
 
-// Activations with correlated columns of very different power: x = z A, A a random mixing of half as many sources.
+// Returns activations with correlated columns of very different power: x = z A, where A randomly mixes half as many
+// sources.
 std::vector<float> activations(int64_t tokens, int64_t in, uint64_t seed) {
   const int64_t sources = in / 2 + 1;
   const std::vector<float> z = normal(tokens * sources, seed), mix = normal(sources * in, seed + 1),
@@ -78,10 +80,10 @@ class Quant : public testing::Test {
   ThreadPool pool_{2};
 };
 
-// ---- Hessians
+// ---- The next tests are about Hessians.
 
 TEST_F(Quant, HessianIsTheSumOfOuterProducts) {
-  const int64_t in = 300, tokens = 40;  // two tiles, the second ragged
+  const int64_t in = 300, tokens = 40;  // there are two tiles, and the second is not full
   const std::vector<float> x = activations(tokens, in, 1);
   Hessian h(in);
   h.add(std::span(x).first(15 * in), pool_);
@@ -94,7 +96,7 @@ TEST_F(Quant, HessianIsTheSumOfOuterProducts) {
         want += static_cast<double>(x[t * in + i]) * x[t * in + j];
         magnitude += std::fabs(static_cast<double>(x[t * in + i]) * x[t * in + j]);
       }
-      // `tokens` FP32 additions and products, each within 2^-24 of the running magnitude.
+      // There are `tokens` FP32 additions and products, each with an error of 2^-24 of the running magnitude.
       EXPECT_NEAR(h.matrix()[i * in + j], want, (tokens + 1) * 0x1p-24 * magnitude);
       EXPECT_EQ(h.matrix()[i * in + j], h.matrix()[j * in + i]);
     }
@@ -103,16 +105,16 @@ TEST_F(Quant, HessianIsTheSumOfOuterProducts) {
 }
 
 TEST_F(Quant, FactorIsTheInverse) {
-  const int64_t in = 200;  // two tiles
+  const int64_t in = 200;  // there are two tiles
   const Hessian h = correlated(in, 3, pool_);
   for (const bool act_order : {false, true}) {
     const HessianFactor f = factorize(h, 0.01, act_order, pool_);
     double mean = 0;
     for (int64_t i = 0; i < in; ++i) mean += h.matrix()[i * in + i] / static_cast<double>(in);
-    // U (H + damping) U^T = 1 in step order. FP32 entries of U: errors of 2^-24 times the product of magnitudes, which
-    // for this H (condition number below 1e4 after damping) stays under 1e4 * in * 2^-24 < .12; what is seen is far
-    // less, so the bound taken is a tenth of that.
-    std::vector<double> hu(static_cast<size_t>(in * in), 0.0);  // (H + d) U^T
+    // In the order of steps, U (H + damping) U^T = 1. The entries of U are FP32, with errors of 2^-24 times the
+    // product of magnitudes. For this H, whose condition number is below 1e4 after damping, that stays under 1e4 * in
+    // * 2^-24 < .12. The observed errors are far smaller, so the bound taken is a tenth of that.
+    std::vector<double> hu(static_cast<size_t>(in * in), 0.0);  // this is (H + d) U^T
     for (int64_t a = 0; a < in; ++a)
       for (int64_t j = 0; j < in; ++j)
         for (int64_t k = j; k < in; ++k)
@@ -132,7 +134,7 @@ TEST_F(Quant, FactorIsTheInverse) {
 TEST_F(Quant, SingularHessianEscalatesAndSaysSo) {
   const int64_t in = 64;
   Hessian h(in);
-  h.add(activations(3, in, 5), pool_);  // rank 3
+  h.add(activations(3, in, 5), pool_);  // this has rank 3
   const HessianFactor healthy = factorize(h, 0.01, true, pool_);
   EXPECT_EQ(healthy.damping, 0.01);
   const HessianFactor f = factorize(h, 0.0, true, pool_);
@@ -152,12 +154,12 @@ TEST_F(Quant, HessiansThatAreNotOneAreRefused) {
   EXPECT_THROW(factorize(Hessian::from_matrix(m, 4, 1), 0.01, true, pool_), Error);
 }
 
-// ---- round to nearest
+// ---- The next tests are about rounding to nearest.
 
 TEST_F(Quant, EveryFormatDecodesNearTheWeights) {
-  const int64_t out = 70, in = 200;  // ragged strips, groups and bytes
+  const int64_t out = 70, in = 200;  // strips, groups and bytes are not full
   const std::vector<float> w = weights(out, in, 7);
-  double reach = 0, energy = 0;  // sum over rows of in max^2, and of squares
+  double reach = 0, energy = 0;  // sum over rows of in max^2, and the sum of squares
   for (int64_t r = 0; r < out; ++r) {
     double peak = 0;
     for (int64_t c = 0; c < in; ++c) {
@@ -169,9 +171,9 @@ TEST_F(Quant, EveryFormatDecodesNearTheWeights) {
   for (const std::string& text : formats()) {
     const LinearWeight q = quantize_rtn(parse_format(text), w, out, in, {}, pool_);
     EXPECT_EQ(to_string(q.spec), text);
-    // No error exceeds half a step of the row's widest range, 2 max / (2^b - 1); E2M1's widest gap is a third of its
-    // end, E4M3's half gap 2^-4 of the value. 1.1: the rounding of the scales themselves (E4M3 ones: 2^-4 of 1/6
-    // twice).
+    // No error exceeds half a step of the row's widest range, 2 max / (2^b - 1). E2M1's widest gap is a third of its
+    // end, and E4M3's half gap is 2^-4 of the value. The factor 1.1 is for the rounding of the scales themselves (for
+    // E4M3 ones 2^-4 of 1/6, twice).
     const double half = q.spec.kind == Kind::fp4 ? 1.0 / 6 : 1 / (std::pow(2, q.spec.bits) - 1);
     const double error = squared_error(w, decode(q));
     EXPECT_LT(error, q.spec.kind == Kind::fp8 ? energy * 0x1p-8 : 1.1 * reach * half * half) << text;
@@ -184,11 +186,11 @@ TEST_F(Quant, RangeSearchNeverLoses) {
   const std::vector<float> w = weights(out, in, 8);
   for (const std::string& text : formats()) {
     const FormatSpec spec = parse_format(text);
-    if (spec.kind == Kind::grid) continue;  // its codebook is fitted to the other scales as well
+    if (spec.kind == Kind::grid) continue;  // a grid's codebook depends on the scales as well
     const double plain =
         squared_error(w, decode(quantize_rtn(spec, w, out, in, {.range_search = false, .importance = {}}, pool_)));
     const double searched = squared_error(w, decode(quantize_rtn(spec, w, out, in, {}, pool_)));
-    EXPECT_LE(searched, plain * (1 + 1e-6)) << text;  // 1e-6: FP32 sums choose, a double judges
+    EXPECT_LE(searched, plain * (1 + 1e-6)) << text;  // the choice uses FP32 sums and this test a double, hence 1e-6
   }
 }
 
@@ -214,9 +216,9 @@ TEST_F(Quant, ImportanceProtectsItsColumns) {
                Error);
 }
 
-// 6 dB a bit: uniform noise of step D has variance D^2 / 12, and D halves with the bit up to the factor (2^b - 1). The
-// exact ratio of the laws is ((2^(b+1) - 1) / (2^b - 1))^2: 4.27 at 4 bits, 4.02 at 8. 3%: the high-resolution law's
-// own error.
+// Each bit more lowers the error by 6 dB. Uniform noise of step D has the variance D^2 / 12, and D is proportional to
+// 1 / (2^b - 1). The exact ratio is ((2^(b+1) - 1) / (2^b - 1))^2: 4.27 at 4 bits and 4.02 at 8. The 3% are for the
+// error of the high-resolution law itself.
 TEST_F(Quant, ErrorFallsByFourABit) {
   const int64_t out = 256, in = 512;
   const std::vector<float> w = normal(out * in, 10);
@@ -230,15 +232,16 @@ TEST_F(Quant, ErrorFallsByFourABit) {
   }
 }
 
-// SLQ Lemma 3.2: the noise of symmetric over asymmetric ranges is gamma^2 = D_sym^2 / D_asym^2, summed over groups
-// (E D_sym^2 / E D_asym^2). Without range search both use the group's own range, whose ends are levels and have no error:
-// 2 of 128 values of an asymmetric group, 1 of a symmetric one, .8% of the ratio. 262144 squared errors of a relative
-// deviation of .9 average to .18%, a ratio of two such to .25%, three deviations .7%. +-3% is twice their sum.
+// SLQ Lemma 3.2 says that the noise of symmetric over asymmetric ranges is gamma^2 = D_sym^2 / D_asym^2, summed over
+// groups (E D_sym^2 / E D_asym^2). Without range search both use the group's own range, whose ends are levels and
+// have no error. These are 2 of 128 values of an asymmetric group and 1 of a symmetric one, which is .8% of the
+// ratio. 262144 squared errors with a relative deviation of .9 average to .18%, a ratio of two such averages to .25%,
+// and three deviations are .7%. The tolerance of +-3% is twice their sum.
 TEST_F(Quant, SymmetricNoiseIsGammaSquared) {
   const int64_t out = 256, in = 1024, g = 128;
   std::vector<float> uniform(static_cast<size_t>(out * in)), shifted = normal(out * in, 12);
   Rng rng(11);
-  for (float& v : uniform) v = static_cast<float>(2 * rng.uniform() - 0.8);  // U[-.8, 1.2]: gamma 1.2
+  for (float& v : uniform) v = static_cast<float>(2 * rng.uniform() - 0.8);  // U[-.8, 1.2], which has gamma 1.2
   for (int64_t i = 0; i < out * in / g; ++i) {
     const auto mean = static_cast<float>(0.5 * rng.normal());
     for (int64_t c = 0; c < g; ++c) shifted[i * g + c] += mean;
@@ -263,7 +266,7 @@ TEST_F(Quant, SymmetricNoiseIsGammaSquared) {
 }
 
 TEST_F(Quant, ScalesAreExactWhereTheWeightsAreOnTheGrid) {
-  // Weights that are codes times a stored scale come back exactly, in every format with a zero level.
+  // Weights that are codes times a stored scale are reproduced exactly, in every format with a zero level.
   const int64_t out = 3, in = 128;
   std::vector<float> w(static_cast<size_t>(out * in));
   Rng rng(13);
@@ -280,7 +283,7 @@ TEST_F(Quant, ZeroGroupsAndTinyScales) {
     const FormatSpec spec = parse_format(text);
     std::vector<float> w(2 * 256, 0.0f);
     for (const float q : decode(quantize_rtn(spec, w, 2, 256, {}, pool_))) EXPECT_EQ(q, 0.0f) << text;
-    // One group far below the others still has a scale of its own: it is not wiped out.
+    // A group far smaller than the others still has a scale of its own and is not rounded to zero.
     for (int64_t c = 0; c < 256; ++c) w[c] = (c < 128 ? 1.0f : 3e-3f) * (c % 2 ? 1.0f : -0.7f);
     const std::vector<float> q = decode(quantize_rtn(spec, w, 2, 256, {}, pool_));
     if (spec.group != 0 && spec.kind != Kind::fp8) {
@@ -308,7 +311,7 @@ TEST_F(Quant, DenseFormatsAreRounded) {
   EXPECT_EQ(decode(quantize_rtn(parse_format("f32"), w, 3, 5, {}, pool_)), w);
 }
 
-// ---- GPTQ and descent
+// ---- The next tests are about GPTQ and descent.
 
 TEST_F(Quant, GptqBeatsRoundToNearestEverywhere) {
   const int64_t out = 66, in = 200;
@@ -326,8 +329,8 @@ TEST_F(Quant, GptqBeatsRoundToNearestEverywhere) {
     EXPECT_LT(loss, rtn) << text;
     EXPECT_LT(r.report.loss_gptq, rtn) << text;
     EXPECT_LE(r.report.loss, r.report.loss_gptq * (1 + 1e-5)) << text;
-    // The report's loss is an FP32 product over 200 columns: 200 * 2^-24 of the terms' magnitude, which exceed the sum
-    // by less than the condition number's root here.
+    // The report's loss is an FP32 product over 200 columns. Its error is 200 * 2^-24 of the terms' magnitude, which
+    // exceeds the sum here by less than the root of the condition number.
     EXPECT_NEAR(r.report.loss, loss, 1e-3 * loss) << text;
   }
 }
@@ -337,7 +340,7 @@ TEST_F(Quant, DiagonalHessianMeansNoFeedback) {
   const std::vector<float> w = weights(out, in, 22);
   std::vector<float> m(static_cast<size_t>(in * in), 0.0f), diagonal(in);
   for (int64_t i = 0; i < in; ++i)
-    m[i * in + i] = diagonal[i] = std::ldexp(1.0f, static_cast<int>(2 * (i * 37 % 5)));  // exact roots
+    m[i * in + i] = diagonal[i] = std::ldexp(1.0f, static_cast<int>(2 * (i * 37 % 5)));  // the roots of these are exact
   const Hessian h = Hessian::from_matrix(m, in, 1);
   for (const std::string& text : formats()) {
     const FormatSpec spec = parse_format(text);
@@ -395,14 +398,14 @@ TEST_F(Quant, EveryPassOfTheDescentLowersTheLoss) {
           quantize_gptq(parse_format(text), w, out, in, h,
                         {.damping = 0.01, .act_order = true, .range_search = true, .descent_passes = passes}, pool_);
       const double loss = proxy_loss(w, decode(r.weight), out, in, h);
-      // A change is made where FP32 gradients say it helps; they are off by about in * 2^-24 relative.
+      // A change is made where FP32 gradients say that it helps; their relative error is about in * 2^-24.
       EXPECT_LE(loss, last * (1 + 1e-5)) << text << " " << passes;
       last = loss;
     }
   }
 }
 
-// A pass may change codes alone or scales alone; each lowers the loss, and the other stays as GPTQ left it.
+// A pass may change only codes or only scales. Each lowers the loss and leaves the other as GPTQ made it.
 TEST_F(Quant, CodesAndScalesDescendApart) {
   const int64_t out = 64, in = 192;
   const std::vector<float> w = weights(out, in, 27);
@@ -431,9 +434,10 @@ TEST_F(Quant, CodesAndScalesDescendApart) {
   EXPECT_LT(loss(scales), loss(plain));
 }
 
-// The target goes from W towards the minimum of |W x - T y|^2, as far as its tokens are trusted: 600 / (600 + 32 * 40).
-// Made whole, the residual W x - T y is orthogonal to every y, up to FP32: sums of 600 products, then products with a
-// factor whose condition number is some hundreds here, 600 * 300 * 2^-24 of the size of the terms.
+// The target lies between W and the minimum of |W x - T y|^2, as far as its tokens are trusted: 600 / (600 + 32 *
+// 40). If it is extrapolated to the minimum, the residual W x - T y is orthogonal to every y, up to FP32 errors.
+// These come from sums of 600 products, then products with a factor whose condition number is some hundreds here: 600
+// * 300 * 2^-24 of the size of the terms.
 TEST_F(Quant, FeedbackIsTheLeastSquaresAnswerToOtherInputs) {
   const int64_t out = 9, in = 40, tokens = 600;
   const std::vector<float> w = weights(out, in, 31), x = activations(tokens, in, 32),
@@ -472,15 +476,15 @@ TEST_F(Quant, FeedbackIsTheLeastSquaresAnswerToOtherInputs) {
   EXPECT_LT(after, between);
   EXPECT_LT(between, before);
 
-  // The same inputs ask for the same weight: C and H differ by the order of 600 sums.
+  // For equal inputs the target is the same weight. C and H differ only by the order of 600 sums.
   Feedback none(in);
   none.add(y, y, pool_);
   const std::vector<float> same = none.target(w, out, h, f, pool_);
   for (size_t i = 0; i < w.size(); ++i) EXPECT_NEAR(same[i], w[i], 0.01);
 }
 
-// The descent with a view trades one loss for the other, ends below where the whole weight alone leaves their sum, and
-// other formats are not touched by the option.
+// Descent with a view trades one loss for the other. The sum of both ends lower than if only the whole weight
+// counted. Other formats ignore the option.
 TEST_F(Quant, AViewWithAWeightGetsCodesThatSuitIt) {
   const int64_t out = 64, in = 192;
   const std::vector<float> w = weights(out, in, 27);
@@ -509,7 +513,8 @@ TEST_F(Quant, AViewWithAWeightGetsCodesThatSuitIt) {
     EXPECT_TRUE(same_bytes(quantised(format, 2, 1), quantised(format, 0, 0))) << format;
 }
 
-// With a view too, no single change of a code helps the sum of both losses: every other code of every column is tried.
+// No single change of a code lowers the sum of both losses with a view either. The test tries every other code of
+// every column.
 TEST_F(Quant, DescentWithAViewEndsInALocalOptimum) {
   const int64_t in = 12;
   for (uint64_t seed = 0; seed < 20; ++seed) {
@@ -534,8 +539,8 @@ TEST_F(Quant, DescentWithAViewEndsInALocalOptimum) {
   }
 }
 
-// Six weights of 2 bits have 4,096 choices of codes: with the scales that the descent ended with, it must stand in a
-// local optimum (no single change helps), and within a factor of the best of all.
+// Six weights of 2 bits have 4,096 choices of codes. With the scales that the descent ended with, its codes must be a
+// local optimum (no single change helps), and within a factor of the best of all choices.
 TEST_F(Quant, DescentEndsInALocalOptimumNearTheGlobalOne) {
   const int64_t in = 6;
   const FormatSpec spec = parse_format("int2g16z");
@@ -567,7 +572,7 @@ TEST_F(Quant, DescentEndsInALocalOptimumNearTheGlobalOne) {
     total_best += best;
   }
   EXPECT_GE(total, total_best * (1 - 1e-5));
-  EXPECT_LE(total, 1.5 * total_best);  // single changes get stuck sometimes, never far off on average
+  EXPECT_LE(total, 1.5 * total_best);  // single changes sometimes get stuck, but on average not far from the optimum
 }
 
 TEST_F(Quant, MismatchedHessiansAreRefused) {
@@ -575,7 +580,7 @@ TEST_F(Quant, MismatchedHessiansAreRefused) {
   EXPECT_THROW(quantize_gptq(parse_format("int4g32z"), weights(4, 48, 1), 4, 48, h, {}, pool_), Error);
 }
 
-// ---- grids
+// ---- The next tests are about grids.
 
 TEST_F(Quant, CodebooksAreAscendingAndUseTheFullRange) {
   const int64_t out = 100, in = 256;
@@ -599,7 +604,7 @@ TEST_F(Quant, CodebooksAreAscendingAndUseTheFullRange) {
 TEST_F(Quant, GridsBeatUniformStepsOnNormalWeights) {
   const int64_t out = 128, in = 512;
   const std::vector<float> w = normal(out * in, 32);
-  for (const int b : {3, 4}) {  // lut b g64 stores fewer bits than int b g64 with zeros
+  for (const int b : {3, 4}) {  // lut{b}g64 stores fewer bits than int{b}g64 with zero points
     const double grid =
         squared_error(w, decode(quantize_rtn(parse_format(fmt::format("lut{}g64", b)), w, out, in, {}, pool_)));
     const double uniform =

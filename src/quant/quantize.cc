@@ -14,7 +14,7 @@
 namespace fidelio {
 namespace {
 
-constexpr int64_t kBlock = 128;  // columns between two lazy batch updates
+constexpr int64_t kBlock = 128;  // columns between two updates of the later columns (GPTQ's lazy batches)
 
 void check_matrix(std::span<const float> w, int64_t out, int64_t in) {
   check(out > 0 && in > 0 && static_cast<int64_t>(w.size()) == out * in,
@@ -44,8 +44,9 @@ void round_to_nearest(const Levels& levels, Strip& s) {
     levels.quantise(&s.weight[c * kLanes], s.scales(c), s.offsets(c), &s.level[c * kLanes], value.data());
 }
 
-// One block of the error feedback: rounds the columns of steps [begin, end) and takes each one's error out of the
-// block's later columns; `error` keeps them for the columns after the block. `w` (in, lanes) is in step order.
+// Runs one block of the error feedback. It rounds the columns of steps [begin, end) and takes each one's error out of
+// the later columns of the block. `error` keeps the errors for the columns after the block. `w` (in, lanes) is in the
+// order of steps.
 void feed_back_block(const Levels& levels, const HessianFactor& f, int64_t begin, int64_t end, Strip& s, float* w,
                      float* error) {
   const float* upper = f.upper.as<const float>();

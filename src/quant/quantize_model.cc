@@ -15,7 +15,7 @@
 namespace fidelio {
 namespace {
 
-// What is wrong with a weight, with the linear's name before it.
+// Calls `quantise` and puts the linear's name in front of the message of any error.
 template <typename F>
 auto naming(LinearId id, F&& quantise) {
   try {
@@ -43,8 +43,9 @@ void quantize_rtn_linear(const Checkpoint& source, LinearId id, const ModelQuant
   }
 }
 
-// The calibration texts on their way through the layers: per batch the residual stream before the next stop, and the
-// input of the linear that is about to be quantised where running it again would cost a forward (o, down).
+// A Passage carries the calibration texts through the layers. For each batch it keeps the residual stream before the
+// next stop. It also keeps the input of a linear that is about to be quantised if computing it again would take a
+// forward pass (o, down).
 class Passage {
  public:
   Passage(Runner& runner, const Dataset& data)
@@ -61,9 +62,9 @@ class Passage {
     }
   }
 
-  // Runs up to this input, of `columns`, in every batch and adds it to the Hessian, if one is wanted; advance() finds
-  // the inputs of o and down kept. `source`: the same texts through the source's weights, for feedback.
-  // `on_rows` is told of the rows of every batch that has passed.
+  // Runs every batch up to this input, which has `columns` columns, and adds it to the Hessian of `bench` if there is
+  // one. The inputs of o and down stay in memory for advance(). `source` carries the same texts through the source's
+  // weights, for feedback. `on_rows` is called with the rows of every batch that has passed.
   void observe(int layer, InputId which, int64_t columns, Workbench* bench, Passage* source,
                const std::function<void(int64_t)>& on_rows) {
     if (which != InputId::o_in && which != InputId::down_in && !bench) return;
@@ -76,9 +77,9 @@ class Passage {
     }
   }
 
-  // The same for the experts of a layer, of which each sees rows of its own: collects the inputs of all, of gates and ups
-  // (mlp_in) or of downs, which advance() finds kept. `source` sees them under the experts that are chosen here, so that
-  // an expert's two inputs are of the same rows.
+  // Does the same for the experts of a layer, each of which sees rows of its own. It collects the inputs of all
+  // experts, either of gates and ups (mlp_in) or of downs, which stay in memory for advance(). `source` collects its
+  // inputs for the experts that were chosen here, so that an expert's two inputs belong to the same rows.
   void observe_experts(int layer, InputId which, Passage* source) {
     layer_ = layer;
     if (source) source->layer_ = layer;
@@ -93,7 +94,7 @@ class Passage {
       }
     }
   }
-  // Adds one expert's rows to its Hessian; their number.
+  // Adds one expert's rows to its Hessian. Returns their number.
   int64_t add_expert(int expert, InputId which, Workbench& bench, Passage* source) {
     int64_t all = 0;
     for (size_t i = 0; i < batches_.size(); ++i) {
@@ -109,8 +110,8 @@ class Passage {
     return all;
   }
 
-  // stream += W input, with the weight as it is now.
-  void advance(int layer, InputId which) {
+  // Adds W input to the stream, with the weight as it is now.
+  void advance(int layer, Role role) {
     for (size_t i = 0; i < batches_.size(); ++i) {
       runner_.begin(batches_[i].batch, Activations::f32);
       runner_.write_stream(stream(i));
@@ -135,7 +136,7 @@ class Passage {
     read_expert_input(runner_, layer, routes, slots(batch, routes.count()));
     chosen_here_ = &routes == &routes_[batch];
   }
-  // Inputs that were collected under another's choice are not those of this stream.
+  // Inputs that were collected for another stream's choice of experts are not the inputs of this stream's experts.
   void advance_experts(size_t batch, int layer) {
     if (chosen_here_) {
       add_experts(runner_, layer, routes_[batch], slots(batch, routes_[batch].count()));
@@ -165,11 +166,10 @@ class Passage {
   Runner& runner_;
   std::vector<PackedBatch> batches_;
   std::vector<std::shared_ptr<float[]>> streams_, inputs_;  // in the runner's memory
-  int64_t columns_ = 0;                                     // of the inputs
-  int layer_ = 0;                                           // whose experts were observed last
-  std::vector<Routes> routes_;                              // of the layer's experts
-  bool chosen_here_ = false;                                // by these routes the inputs of downs were collected
-  std::shared_ptr<float[]> taken_;                          // one expert's rows of a batch
+  int64_t columns_ = 0;                                     // columns of the inputs
+  std::vector<Routes> routes_;                              // which experts of the layer each row passes
+  bool chosen_here_ = false;        // whether the inputs of downs were collected with these routes
+  std::shared_ptr<float[]> taken_;  // one expert's rows of a batch
 };
 
 void quantize_linear(Runner& runner, const Checkpoint& source, LinearId id, Workbench& bench, const ModelQuantizer& how,
@@ -196,7 +196,8 @@ OwnedTensor order_tensor(const std::vector<int32_t>& order) {
   return tensor;
 }
 
-// With columns kept. The runner goes on with what the codes stand for, in the columns that the source has.
+// Quantises a stop with columns kept in 8 bits (Atom). The runner continues with the decoded weights, in the source's
+// order of columns.
 void quantize_stop_keeping(Runner& runner, const Checkpoint& source, int layer, const Stop& stop, Workbench& bench,
                            const ModelQuantizer& how, ThreadPool& pool,
                            const std::function<void(QuantizedLinear)>& done) {
@@ -230,8 +231,8 @@ void quantize_stop(Runner& runner, const Checkpoint& source, int layer, const St
   for (Role role : stop.roles) quantize_linear(runner, source, {layer, role}, bench, how, done);
 }
 
-// One expert after the other, each against the rows that pass it. What no row of the calibration text passes is rounded to
-// nearest: the number of those experts.
+// Quantises one expert after the other, each against the rows that pass it. Experts that no row of the calibration
+// text passes are rounded to nearest; their number is returned.
 int quantize_experts(Runner& runner, const Checkpoint& source, int layer, const Stop& stop, Workbench& bench,
                      const ModelQuantizer& how, ThreadPool& pool, Passage& passage, Passage* exact,
                      const std::function<void(QuantizedLinear)>& done) {
@@ -250,8 +251,8 @@ int quantize_experts(Runner& runner, const Checkpoint& source, int layer, const 
   return unseen;
 }
 
-// The head, and an embedding that is one too: against the final hidden states of the source's own weights, which the
-// runner holds now.
+// Quantises the head, or an embedding that is also the head, against the final hidden states of the source's own
+// weights, which the runner must hold.
 void quantize_vocabulary(Runner& runner, const Checkpoint& source, Role role, const Dataset& calibration,
                          const ModelQuantizer& how, ThreadPool& pool, const std::function<void(QuantizedLinear)>& done,
                          const std::function<void(int64_t)>& on_rows) {
@@ -261,9 +262,9 @@ void quantize_vocabulary(Runner& runner, const Checkpoint& source, Role role, co
   quantize_linear(runner, source, {-1, role}, *bench, how, done);
 }
 
-// Estimates the work that progress counts, in about multiply-adds (quantising_work()). A pass runs every token through
-// the weights, and adds it to the sums over pairs of columns. An embedding is as much work as some layers are, and 3
-// wide inputs more than 30 narrow ones.
+// Work estimates the work that progress counts, in multiply-adds (quantising_work()). A pass runs every token through
+// the weights and adds it to the sums over pairs of columns. An embedding is as much work as some layers, and three
+// wide inputs are more than thirty narrow ones.
 class Work {
  public:
   Work(const ModelConfig& config, const ModelQuantizer& how, int64_t tokens)
@@ -303,10 +304,10 @@ class Work {
  private:
   const ModelConfig& config_;
   const ModelQuantizer& how_;
-  int64_t all_, tokens_;  // of the text; those that pass a layer, twice with feedback
+  int64_t all_, tokens_;  // tokens of the text, and those that pass a layer, which are twice as many with feedback
 };
 
-// With the codebooks that its formats share; those it has not are made here, and all live in `made` then.
+// Returns the options with all codebooks that their formats share. Missing ones are made here and stored in `made`.
 ModelQuantizer with_codebooks(const Checkpoint& source, ModelQuantizer how, ThreadPool& pool, SharedCodebooks& made) {
   const SharedCodebooks* given = how.options.codebooks;
   std::vector<FormatSpec> missing;
@@ -342,7 +343,8 @@ void quantize_model_rtn(const Checkpoint& source, const ModelQuantizer& asked, T
   }
 }
 
-// What stays in the source's own format is the source's weight: `done` receives it, and it is named no longer.
+// Passes on the source's own weight, through `done`, for every linear whose format is the source's own, and removes
+// it from the formats to make.
 ModelQuantizer without_source_formats(const Checkpoint& source, ModelQuantizer how,
                                       const std::function<void(QuantizedLinear)>& done) {
   for (auto it = how.formats.begin(); it != how.formats.end();) {
@@ -370,7 +372,7 @@ void quantize_model_gptq(Runner& runner, const Checkpoint& source, const Dataset
   const ModelConfig& config = source.config();
   const Work work(config, how, calibration.tokens);
   Progress progress("quantise (gptq)", std::max<int64_t>(1, work.total() / how.parts));
-  std::atomic<int64_t> told = 0;  // of the matrix in progress
+  std::atomic<int64_t> told = 0;  // work of the current matrix reported so far
   how.options.on_work = [&](int64_t done_now) {
     told += done_now;
     progress.advance(done_now);
@@ -387,7 +389,7 @@ void quantize_model_gptq(Runner& runner, const Checkpoint& source, const Dataset
     }
     return true;
   };
-  // What a stop makes goes to `done` at once and, the whole stop, to the store.
+  // Each linear that a stop makes goes to `done` at once; the whole stop then goes to the store.
   const auto make = [&](const std::string& stop, const auto& quantise) {
     std::vector<QuantizedLinear> made;
     quantise([&](QuantizedLinear linear) {
@@ -397,7 +399,8 @@ void quantize_model_gptq(Runner& runner, const Checkpoint& source, const Dataset
     });
     if (how.store) how.store->save(stop, std::move(made));
   };
-  // Layers first, then embedding and head; stops that another part makes are not ours even where they are missing.
+  // The layers come first, then embedding and head. Stops that other processes make are not ours even if they are
+  // missing.
   const auto ours = [&](int64_t number) { return number % how.parts == how.part; };
   const auto to_do = [&](int64_t number) {
     const Stop& stop = kStops[static_cast<size_t>(number % 4)];
@@ -409,7 +412,7 @@ void quantize_model_gptq(Runner& runner, const Checkpoint& source, const Dataset
     missing += to_do(number) && !(how.store && how.store->contains(stop_name(static_cast<int>(number / 4),
                                                                              kStops[static_cast<size_t>(number % 4)])));
 
-  // The head first: what it is quantised against are the source's hidden states.
+  // The head comes first, because it is quantised against the source's hidden states.
   for (Role role : {Role::head, Role::embedding}) {
     const std::string name = to_string(LinearId{-1, role});
     if (!how.formats.contains({-1, role}) || kept(name)) continue;
@@ -422,7 +425,7 @@ void quantize_model_gptq(Runner& runner, const Checkpoint& source, const Dataset
                             [&](int64_t rows) { progress.advance(rows * work.vocabulary_token() / config.L); });
     });
   }
-  // Nothing is run for stops that are kept, except what brings the streams to the ones that are not.
+  // Nothing is run for stops that are in the store, except what brings the streams to stops that are not.
   std::optional<Passage> passage, own;
   std::unique_ptr<Workbench> bench;
   if (missing > 0) {
@@ -431,7 +434,7 @@ void quantize_model_gptq(Runner& runner, const Checkpoint& source, const Dataset
     bench = make_workbench(runner, pool);
   }
   Passage* const exact = own ? &*own : nullptr;
-  int unseen = 0;  // stops of experts
+  int unseen = 0;  // experts that no row passed
   for (int64_t number = 0; number < int64_t{config.L} * 4; ++number) {
     const int layer = static_cast<int>(number / 4);
     const Stop& stop = kStops[static_cast<size_t>(number % 4)];
@@ -439,7 +442,7 @@ void quantize_model_gptq(Runner& runner, const Checkpoint& source, const Dataset
     const int64_t columns = shape_of(config, {layer, stop.roles.front()})[1];
     const bool experts = of_experts(config, stop);
     const bool done_already = !to_do(number) || kept(name);
-    int64_t passed = 0;  // of this stop's work
+    int64_t passed = 0;  // the part of this stop's work that is done
     const auto on_rows = [&](int64_t rows) {
       const int64_t part = work.passing(layer, stop) / std::max<int64_t>(1, calibration.tokens) * rows;
       if (ours(number)) passed += part, progress.advance(part);

@@ -1,5 +1,6 @@
-// A whole model, layer by layer: each linear is quantised against the inputs it will really see, i.e. those that the
-// already quantised linears before it produce. Four stops a layer (q k v · o · gate up · down), every linear runs once.
+// This file quantises a whole model, layer by layer. Each linear is quantised against the inputs that it will really
+// see, which are those that the quantised linears before it produce. A layer has four stops, each a set of linears
+// that share an input (q k v; o; gate up; down). Every linear runs once.
 #pragma once
 #include <functional>
 #include <map>
@@ -18,12 +19,13 @@ enum class Method : uint8_t { rtn, gptq };
 struct QuantizedLinear {
   LinearId id;
   LinearWeight weight;
-  std::optional<GptqReport> report;      // none after rounding to nearest
-  std::optional<double> relative_error;  // ||W - Q||^2 / ||W||^2, where somebody wanted it (sensitivity/candidates.h)
+  std::optional<GptqReport> report;      // empty after rounding to nearest
+  std::optional<double> relative_error;  // ||W - Q||^2 / ||W||^2 if it was asked for (sensitivity/candidates.h)
 };
 
-// Where finished stops are kept between runs of a long job (sensitivity/journal.h). A stop's name is "embedding",
-// "head", "layers.3.qkv", ".o", ".gate_up" or ".down"; what is loaded is what was saved, bit for bit.
+// A StopStore keeps finished stops between runs of a long job (sensitivity/journal.h). The name of a stop is
+// "embedding", "head", "layers.3.qkv", or likewise with ".o", ".gate_up" or ".down". What is loaded is what was
+// saved, bit for bit.
 class StopStore {
  public:
   virtual ~StopStore() = default;
@@ -32,46 +34,52 @@ class StopStore {
   virtual void save(const std::string& stop, std::vector<QuantizedLinear> linears) = 0;
 };
 
+// ModelQuantizer holds the options of quantising a model.
 struct ModelQuantizer {
   Method method = Method::gptq;
   GptqOptions options;
   std::map<LinearId, std::vector<FormatSpec>> formats;  // linears not named stay as they are
-  // True: every linear is quantised against what the quantised linears before it produce; one format each. False:
-  // against the source's own activations, in any number of formats (candidates of a search), and the runner keeps the
-  // source's weights.
+  // If true, every linear is quantised against what the quantised linears before it produce, to one format each. If
+  // false, it is quantised against the source's own activations, to any number of formats (candidates of a search),
+  // and the runner keeps the source's weights.
   bool sequential = true;
-  // With `sequential`: a second runner of the source's weights, whose activations say what the linears' outputs should
-  // be (quant/feedback.h). None: what the linears would make of the quantised layers' activations.
+  // If `sequential` is set, this is a second runner with the source's weights, whose activations say what the
+  // linears' outputs should be (quant/feedback.h). Without it, the linears should give what they would make of the
+  // quantised layers' activations.
   Runner* original = nullptr;
-  // Stops found here are not quantised again; the others go there. With `sequential` a stop depends on the formats of
-  // those before it: such a store is for these formats alone.
+  // Stops found in this store are not quantised again; the others are saved there. With `sequential` a stop depends
+  // on the formats of the stops before it, so such a store serves these formats alone.
   StopStore* store = nullptr;
-  // Vector codes as in the paper: the mean absolute gradient of each linear's weights (train/salience.h).
+  // The mean absolute gradient of each linear's weights (train/salience.h), for vector codes made by the paper's
+  // algorithm.
   const std::map<LinearId, std::vector<float>>* gradients = nullptr;
-  // GptqOptions::output_moment by linear (train/salience.h).
+  // GptqOptions::output_moment for each linear (train/salience.h).
   const std::map<LinearId, std::vector<float>>* output_moments = nullptr;
-  // Atom (atom/atom.h): the layers' weights keep so many columns in 8 bits, and their orders are put here. One format
-  // for all of them; GPTQ alone.
+  // For Atom (atom/atom.h): the layers' weights keep so many columns in 8 bits, and the orders of columns are stored
+  // here. All linears must then have one format, and the method must be GPTQ.
   KeptColumns* kept = nullptr;
-  // With a store: of the stops, numbered in the order of the model, only those of number part mod parts are made. What
-  // the others made is found in the store.
+  // If there is a store, only the stops whose number, in the order of the model, is `part` modulo `parts` are made.
+  // The other processes' stops are found in the store.
   int part = 0, parts = 1;
 };
-// Checks that FP16 scales of formats that somebody named hold the weights (formats/half_scales.h). Throws Error that
-// names the linear and a format that holds it, and warns where only a few rows would be lost.
+// Checks that the FP16 scales of formats that a user named can hold the weights (formats/half_scales.h). Throws Error
+// that names the linear and a format that can hold it, and warns if only a few rows would be lost.
 void check_half_scales(const Checkpoint& source, const std::map<LinearId, FormatSpec>& formats, ThreadPool& pool);
-// The same of formats that a search offers: a line for each that does not hold some of the linears.
+// Checks the same for formats that a search offers. Returns a line for each format that cannot hold some of the
+// linears.
 std::vector<std::string> beyond_half_scales(const Checkpoint& source, const std::vector<LinearId>& linears,
                                             std::span<const FormatSpec> formats, ThreadPool& pool);
+// Returns the formats as lists of one format each.
 std::map<LinearId, std::vector<FormatSpec>> one_format_each(const std::map<LinearId, FormatSpec>& formats);
 
-// RTN: no calibration data, any order. `done` receives every quantised linear.
+// Rounds the model to nearest. This needs no calibration data. `done` receives every quantised linear, in any order.
 void quantize_model_rtn(const Checkpoint& source, const ModelQuantizer& how, ThreadPool& pool,
                         const std::function<void(QuantizedLinear)>& done);
 
-// GPTQ: `runner` holds the source's weights and, if sequential, is left holding the quantised ones. A head is quantised
-// against the source's final hidden states, a tied embedding for both its roles (quant/vocabulary.h); an embedding that
-// is only looked up is rounded to nearest, each of its rows being an input by itself.
+// Quantises the model with GPTQ. `runner` holds the source's weights and, if sequential, is left holding the
+// quantised ones. A head is quantised against the source's final hidden states, and a tied embedding for both its
+// roles (quant/vocabulary.h). An embedding that is only looked up is rounded to nearest, because each of its rows is
+// an input by itself. `done` receives every quantised linear.
 void quantize_model_gptq(Runner& runner, const Checkpoint& source, const Dataset& calibration,
                          const ModelQuantizer& how, ThreadPool& pool, const std::function<void(QuantizedLinear)>& done);
 

@@ -11,7 +11,7 @@
 namespace fidelio {
 namespace {
 
-// Norms and biases by name; the files are the original's.
+// Beside provides norms and biases by name; the other files are the original's.
 class Beside : public TensorFiles {
  public:
   Beside(std::shared_ptr<const TensorFiles> original, std::map<std::string, OwnedTensor, std::less<>> tensors)
@@ -53,7 +53,7 @@ OwnedTensor f32_tensor(const Shape& shape, std::span<const double> values) {
   return tensor;
 }
 
-// What turns a model's weights.
+// A Rotation computes the transformed weights of a model.
 class Rotation {
  public:
   Rotation(Checkpoint original, uint64_t seed)
@@ -101,7 +101,7 @@ class Rotation {
   }
 
  private:
-  // The weights of the norm that a linear's input passed; none for o, down and the embedding.
+  // Returns the weights of the norm that a linear's input has passed. They are empty for o, down and the embedding.
   std::vector<float> norm_before(LinearId id) const {
     switch (id.role) {
       case Role::q:
@@ -165,7 +165,7 @@ ModelSource open_rotated(const std::string& path, uint64_t seed) {
   nlohmann::json config = text_config(rotated.texts);
   config["tie_word_embeddings"] = false;
   config["quantization_config"] = {{"quant_method", "fidelio"}, {"rotation", "hadamard"}};
-  config.erase("fidelio");  // what an export says about its own weights
+  config.erase("fidelio");  // here an export describes its own weights
   rotated.texts.put("config.json", config.dump(2));
 
   std::map<std::string, OwnedTensor, std::less<>> beside;

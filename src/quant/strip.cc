@@ -10,12 +10,12 @@
 namespace fidelio {
 namespace {
 
-// Adding and subtracting 1.5 2^23 rounds to the nearest integer, ties to even, for |x| < 2^22: plain additions, which
-// vectorise everywhere, where nearbyint is a library call without SSE4.1.
+// Adding and subtracting 1.5 2^23 rounds to the nearest integer, with ties to even, for |x| < 2^22. These are plain
+// additions, which vectorise everywhere, whereas nearbyint is a library call without SSE4.1.
 constexpr float kRound = 12582912.0f;
 
-// Nearest value of a small float with `mantissa` bits, smallest normal exponent `low` and largest value `high`: the
-// same trick with a constant scaled to the value's own exponent.
+// Rounds to the nearest value of a small float with `mantissa` bits, smallest normal exponent `low` and largest value
+// `high`. It uses the same trick with a constant scaled to the value's own exponent.
 [[gnu::always_inline]] inline void round_float(float* y, int mantissa, float low, float high) {
   const float unit = 1.5f * static_cast<float>(1 << (23 - mantissa));
   for (int64_t r = 0; r < kLanes; ++r) {
@@ -68,7 +68,7 @@ Levels::Levels(const FormatSpec& spec, std::span<const int8_t> codebook) : spec_
     default:
       break;
   }
-  Lanes level;  // the sum of the steps below y: sums of integers, exact
+  Lanes level;  // the sum of the steps below y, which is exact because they are integers
   level.fill(lowest_);
   for (size_t k = 0; k < middle_.size(); ++k) {
     const float middle = middle_[k], step = step_[k];
@@ -80,7 +80,8 @@ Levels::Levels(const FormatSpec& spec, std::span<const int8_t> codebook) : spec_
 FIDELIO_WIDE void Levels::quantise(const float* target, const float* scale, const float* offset, float* level,
                                    float* value) const {
   for (int64_t r = 0; r < kLanes; ++r) {
-    // The quotient first and the choice after it: an operation inside of a choice stays a branch, and the loop scalar.
+    // The quotient comes first and the choice after it. An operation inside the choice would stay a branch, and the
+    // loop would not vectorise.
     const bool flat = scale[r] == 0;
     const float unit = flat ? 1.0f : scale[r], quotient = (target[r] - offset[r]) / unit;
     level[r] = flat ? 0.0f : quotient;
@@ -136,7 +137,7 @@ float stored_scale(const FormatSpec& spec, float wanted, float row_scale) {
   if (spec.kind == Kind::fp8) return wanted;
   if (spec.kind == Kind::integer && spec.scale == ScaleKind::f16) {
     if (wanted == 0) return 0.0f;
-    return std::clamp(to_float(to_f16(wanted)), 0x1p-24f, 65504.0f);  // not zero, not infinite
+    return std::clamp(to_float(to_f16(wanted)), 0x1p-24f, 65504.0f);  // neither zero nor infinite
   }
   if (row_scale == 0) return 0.0f;
   const float units = wanted / row_scale;
@@ -144,7 +145,7 @@ float stored_scale(const FormatSpec& spec, float wanted, float row_scale) {
   if (spec.kind == Kind::integer)
     return row_scale * std::clamp(std::nearbyint(units), wanted > 0 ? 1.0f : 0.0f, 255.0f);
   const float rounded =
-      std::clamp(std::nearbyint(units), -127.0f, 127.0f);  // grids: signed, and never zero by rounding
+      std::clamp(std::nearbyint(units), -127.0f, 127.0f);  // grids have signed scales, which rounding never makes zero
   return row_scale * (rounded == 0 && wanted != 0 ? std::copysign(1.0f, wanted) : rounded);
 }
 

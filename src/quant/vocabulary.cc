@@ -8,11 +8,12 @@
 namespace fidelio {
 namespace {
 
-constexpr int64_t kTokensAColumn = 32;  // of the calibration text
-constexpr int64_t kRoleTokens = 1024;   // for the two numbers of measure_roles
-constexpr double kNoise = 1.0 / 64;     // of a row's size: KL is still quadratic there, and far above FP32's own
+constexpr int64_t kTokensAColumn = 32;  // tokens of the calibration text per column
+constexpr int64_t kRoleTokens = 1024;   // tokens for the two numbers of measure_roles
+// The noise is this share of a row's size; KL is still quadratic there, and far above the errors of FP32.
+constexpr double kNoise = 1.0 / 64;
 
-// Probabilities of a row of logits, and their logarithms.
+// Softmax holds the probabilities of a row of logits and their logarithms.
 struct Softmax {
   std::vector<double> p, log_p;
   void of(std::span<const float> logits) {
@@ -28,7 +29,7 @@ struct Softmax {
   }
 };
 
-// `on_rows` is told of the rows after every layer.
+// Returns the residual stream after the last layer. `on_rows` is called with the number of rows after every layer.
 std::vector<float> final_stream(Runner& runner, const Batch& batch, const std::function<void(int64_t)>& on_rows) {
   std::vector<float> x(static_cast<size_t>(batch.rows() * runner.config().d));
   runner.begin(batch, Activations::f32);
@@ -41,7 +42,7 @@ std::vector<float> final_stream(Runner& runner, const Batch& batch, const std::f
   return x;
 }
 
-// RMSNorm of every row, in place: what the head sees of a stream.
+// Applies RMSNorm to every row in place, which gives what the head sees of a stream.
 void normalise(std::span<float> x, const std::vector<float>& weight, float eps) {
   const size_t d = weight.size();
   for (size_t row = 0; row < x.size(); row += d) {
@@ -78,7 +79,7 @@ VocabularyRoles measure_roles(Runner& runner, const Checkpoint& source,
   for (PackedBatch& packed : pack_batches(sequences, runner.options().max_rows, runner.cache_pages())) {
     const int64_t rows = packed.batch.rows();
     for (int64_t i = 0; i < rows; ++i) packed.batch.logit_rows.push_back(static_cast<int32_t>(i));
-    runner.set_linear(embedding, noisy);  // the head too, as they are tied: it is put right
+    runner.set_linear(embedding, noisy);  // this changed the tied head too, which the next line restores
     runner.set_linear(head, exact);
     const std::vector<float> changed = final_stream(runner, packed.batch, on_rows);
     runner.set_linear(embedding, exact);
@@ -140,7 +141,7 @@ void observe_vocabulary(Runner& runner, const Checkpoint& source, const Dataset&
   }
   if (!config.tie_embeddings) return;
   const VocabularyRoles roles = measure_roles(runner, source, part(std::max(kRoleTokens, longest)), on_rows);
-  // tokens g / s times the identity, as d rows more.
+  // The term tokens g / s times the identity is added as d further rows.
   std::vector<float> identity(static_cast<size_t>(config.d * config.d), 0.0f);
   for (int64_t i = 0; i < config.d; ++i)
     identity[static_cast<size_t>(i * config.d + i)] =

@@ -41,7 +41,7 @@ std::vector<double> log_softmax(std::span<const float> z) {
   return log_p;
 }
 
-// Mean KL over all positions of the model with this embedding from the model as it is.
+// Returns the mean KL, over all positions, between the model with this embedding and the model as it is.
 double kl_of(Quill& quill, const LinearWeight& embedding, const Dataset& text) {
   const PackedLinear exact = quill.runner->linear({-1, Role::embedding}), changed = quill.runner->pack(embedding);
   double kl = 0;
@@ -63,8 +63,8 @@ double kl_of(Quill& quill, const LinearWeight& embedding, const Dataset& text) {
   return kl / static_cast<double>(text.tokens);
 }
 
-// On text that no quantiser has seen, in formats of three widths: quantised for both its roles, a tied embedding costs
-// less than rounded to the nearest.
+// Text is used that no quantiser has seen, and formats of three widths. A tied embedding that is quantised for both
+// its roles must cost less than one rounded to nearest.
 TEST(Vocabulary, ATiedEmbeddingQuantisedForBothRolesBeatsRounding) {
   Quill quill;
   ASSERT_TRUE(quill.source.config().tie_embeddings);
@@ -87,7 +87,7 @@ TEST(Vocabulary, ATiedEmbeddingQuantisedForBothRolesBeatsRounding) {
   EXPECT_EQ(quill.runner->linear({-1, Role::head}), before);
 }
 
-// What stays in the source's format is handed over as it is, and nothing is computed for it.
+// A weight that stays in the source's format is passed on as it is, and nothing is computed for it.
 TEST(Vocabulary, TheSourcesOwnFormatIsTheSourcesOwnWeight) {
   Quill quill;
   ModelQuantizer how;

@@ -1,6 +1,6 @@
-// Plain loops that are compiled for AVX2 too; which of the two runs is chosen when the program starts. For code whose
-// products and sums are rounded one by one, so that both give the same bits. Not with sanitizers, which are not there
-// yet when the choice is made.
+// FIDELIO_WIDE compiles a function with plain loops for AVX2 as well; the program chooses one of the two when it
+// starts. It is for code whose products and sums are rounded one by one, so that both give the same bits. It is off
+// with sanitizers, which are not yet active when the choice is made.
 #pragma once
 
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && !defined(__SANITIZE_ADDRESS__) && \

@@ -7,7 +7,7 @@
 
 namespace fidelio {
 
-// Rows are summed one by one, then in their order: the same number for any number of threads.
+// Rows are summed one by one and then added in order, which gives the same number for any number of threads.
 double relative_error(const LinearWeight& w, const LinearWeight& original, ThreadPool& pool) {
   std::vector<double> error(static_cast<size_t>(w.out), 0.0), energy(error);
   pool.run_ranges(w.out, [&](int64_t first, int64_t last, int) {
@@ -32,8 +32,8 @@ struct Lost {
   double relative = 0, output = 0;
 };
 
-// A store that notes what every candidate has lost, and gives back no codes: nobody needs them while candidates are
-// made.
+// A Shelf is a store that notes the errors of every candidate and never returns codes, because nothing needs them
+// while candidates are made.
 class Shelf final : public StopStore {
  public:
   Shelf(CandidateStore& store, const Checkpoint& source, ThreadPool& pool)
@@ -44,7 +44,8 @@ class Shelf final : public StopStore {
     for (const QuantizedLinear& q : linears) note(q);
     return linears;
   }
-  // Hashed and written while the next stop is quantised: minutes of a model whose candidates are tens of gigabytes.
+  // Saves in a background thread. Hashing and writing take minutes for a model whose candidates are tens of
+  // gigabytes; meanwhile the next stop is quantised.
   void save(const std::string& stop, std::vector<QuantizedLinear> linears) override {
     for (QuantizedLinear& q : linears) {
       q.relative_error = relative_error(q.weight, source_.linear(q.id), pool_);
@@ -56,11 +57,11 @@ class Shelf final : public StopStore {
       store_.save(stop, std::move(linears));
     });
   }
-  // Waits for the last stop to be written. Throws what that threw.
+  // Waits until the last stop is written. Throws what writing it threw.
   void finish() {
     if (writing_.valid()) writing_.get();
   }
-  // Nothing, where the format is the source's own.
+  // Returns the errors of a candidate. They are zero if the format is the source's own.
   Lost lost(LinearId id, const FormatSpec& format) const {
     const auto found = lost_.find({id, to_string(format)});
     return found == lost_.end() ? Lost{} : found->second;
@@ -77,7 +78,7 @@ class Shelf final : public StopStore {
   const Checkpoint& source_;
   ThreadPool& pool_;
   mutable std::map<std::pair<LinearId, std::string>, Lost> lost_;
-  std::future<void> writing_;  // one stop at most, which a destructor waits for
+  std::future<void> writing_;  // at most one stop is being written; the destructor waits for it
 };
 
 }  // namespace

@@ -10,7 +10,7 @@
 namespace fidelio {
 namespace {
 
-// Mean and standard error of samples.
+// Moments sums up samples for their mean and standard error.
 struct Moments {
   double sum = 0, square = 0;
   int64_t n = 0;
@@ -81,8 +81,9 @@ class Estimator {
   }
 
   Estimation single() {
-    // A group that loses nothing in that format (zeros, or inputs that never come) says nothing there about the others:
-    // what loses most is measured then, and where nothing does, every format costs the same.
+    // A group may lose nothing in the measured format (it is zeros, or its inputs never occur). That would say
+    // nothing about its other formats, so the format with the largest error is measured then. If none has an error,
+    // every format costs the same.
     const auto measured = [&](const CandidateGroup& group) {
       const auto found = std::find_if(group.candidates.begin(), group.candidates.end(),
                                       [&](const Candidate& c) { return c.format == options_.measured; });
@@ -112,7 +113,8 @@ class Estimator {
   }
 
   Estimation linear(const NoisyWeight& noisy) {
-    // Relative noise powers in octaves below 4^-4, about what 4-bit rounding makes: where the regime is linear.
+    // The relative noise powers are half octaves below 4^-4. That is about what rounding to 4 bits makes, where the
+    // regime is linear.
     const auto sigma = [](int level) { return std::pow(2.0, -4 - level * 0.5); };
     std::vector<GameJob> jobs;
     for (size_t g = 0; g < groups_.size(); ++g)
@@ -181,8 +183,8 @@ class Estimator {
     return std::move(result_);
   }
 
-  // A step is "group i goes one level down": a shuffled multiset of groups, each as often as it has levels below the
-  // best.
+  // A step is "group i goes one level down". An order is a shuffled multiset of groups, in which each group occurs as
+  // often as it has levels below the best.
   Estimation unified() {
     const size_t levels = common_levels();
     std::vector<std::vector<Moments>> kl(groups_.size(), std::vector<Moments>(levels)), loss = kl;
@@ -216,7 +218,7 @@ class Estimator {
   }
 
  private:
-  // One group after the other in those of its candidates that `which` names.
+  // Measures one group after the other in those of its candidates that `which` returns.
   template <typename Which>
   Estimation one_at_a_time(const Which& which) {
     std::vector<GameJob> jobs;
@@ -248,7 +250,7 @@ class Estimator {
     return std::move(result_);
   }
 
-  // Numbers for so many measurements, which from now on are part of the whole that progress speaks of.
+  // Reserves numbers for this many measurements, and adds them to the total that progress reports.
   int64_t expect(int64_t measurements) {
     total_ += measurements;
     return players_.reserve(measurements);
@@ -296,7 +298,7 @@ class Estimator {
            std::sqrt(square) <= options_.target_se * std::abs(total);
   }
 
-  // A walk from the best formats down one order of steps, the start included.
+  // Walks from the best formats down one order of steps. The result includes the measurement at the start.
   template <typename Switch>
   std::vector<MeterResult> walk(Game& game, const std::vector<size_t>& order, const Switch& change) {
     start_at_best(game);
@@ -312,11 +314,11 @@ class Estimator {
     return found;
   }
 
-  // Pairs of an order and its reverse; every step is measured and committed; after a pair `take` reads what was
-  // gathered and says whether that is enough. Step s switches group s mod groups; `change` and `step` are told how
-  // often the walk has switched that group before. Walks are jobs. Where the errors decide when to stop, only as many
-  // pairs as give every rank a walk are played before looking; what was played beyond the end counts for nothing, so
-  // the result is that of one rank.
+  // Walks through pairs of an order and its reverse. Every step is measured and committed. After each pair `take`
+  // reads what was gathered and says whether that is enough. Step s switches group s modulo the number of groups;
+  // `change` and `step` are told how often the walk has switched that group before. Each walk is a job. If the errors
+  // decide when to stop, only as many pairs are walked before each check as give every rank a walk. Walks beyond the
+  // end are ignored, so the result is that of one rank.
   template <typename Switch, typename Begin, typename Step, typename Take>
   void walk_permutations(size_t steps, const MeterResult& base, const Switch& change, const Begin& begin,
                          const Step& step, const Take& take) {
@@ -354,7 +356,8 @@ class Estimator {
     }
   }
 
-  // Values relative to the best format; the best formats' own cost is shared out by their relative errors.
+  // Values are relative to the best format. The cost of the best formats themselves is divided among the groups by
+  // their relative errors.
   void finish(const std::vector<std::vector<Moments>>& kl, const std::vector<std::vector<Moments>>& loss,
               const MeterResult& base) {
     double errors = 0;

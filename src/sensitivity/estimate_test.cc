@@ -13,7 +13,7 @@ namespace {
 
 using testing::HasSubstr;
 
-// Estimators, on games whose values are known. A weight is one number; the reference's is 0.
+// The estimators run on games whose values are known. A weight is one number, and the reference's is 0.
 
 PackedLinear number(double x) { return std::make_shared<const double>(x); }
 
@@ -43,7 +43,7 @@ double sum(const std::map<LinearId, double>& weights) {
 }
 double square_of_sum(const std::map<LinearId, double>& weights) { return sum(weights) * sum(weights); }
 
-// Five groups of two linears each; format `level` of group g has costs[level] (g + 1) / 2 in each linear.
+// There are five groups of two linears each. Format `level` of group g has costs[level] (g + 1) / 2 in each linear.
 std::vector<CandidateGroup> number_groups(const std::vector<double>& costs) {
   const std::vector<FormatSpec> formats = {parse_format("int3g64z"), parse_format("int5g64z"),
                                            parse_format("int8g64z")};
@@ -69,7 +69,7 @@ Estimation play(NumberGame& game, const std::vector<CandidateGroup>& groups, con
       [](int64_t, int64_t) {});
 }
 
-// Costs are small dyadic numbers: every sum and mean below is exact.
+// Costs are small dyadic numbers, so that every sum and mean below is exact.
 TEST(Estimate, AnAdditiveGameHasItsSingleValuesUnderEveryMethod) {
   const auto groups = number_groups({4, 1, 0.125});
   for (const char* method : {"every", "shapley", "unified"}) {
@@ -81,7 +81,8 @@ TEST(Estimate, AnAdditiveGameHasItsSingleValuesUnderEveryMethod) {
       for (size_t level = 0; level < 3; ++level) {
         const Option& option = e.table.groups[g].options[level];
         const double single = std::array{4.0, 1.0, 0.125}[level] * static_cast<double>(g + 1);
-        // The best format's own cost is shared out by relative error, here the same for all groups: 1.875 / 5 each.
+        // The best format's own cost is divided by relative error, which is the same for all groups here: 1.875 / 5
+        // each.
         const double expected =
             std::string(method) == "every" ? single : single - 0.125 * static_cast<double>(g + 1) + 0.375;
         EXPECT_DOUBLE_EQ(option.kl, expected) << method << g << level;
@@ -91,8 +92,9 @@ TEST(Estimate, AnAdditiveGameHasItsSingleValuesUnderEveryMethod) {
   }
 }
 
-// One measurement a group; the others are it times the ratio of the output errors, 1 - EAR times its root. An additive
-// game whose costs are in the ratio of those errors has the same table under `every`.
+// Each group is measured once. The costs of its other formats follow by the ratio of the output errors, and 1 - EAR
+// by the root of that ratio. An additive game whose costs are in the ratio of those errors has the same table under
+// `every`.
 TEST(Estimate, OneFormatIsMeasuredAndTheOthersFollowByTheErrorOfTheirWeights) {
   const auto groups = number_groups({4, 1, 0.25});
   NumberGame whole(sum), one(sum);
@@ -112,7 +114,8 @@ TEST(Estimate, OneFormatIsMeasuredAndTheOthersFollowByTheErrorOfTheirWeights) {
     }
 }
 
-// What groups break together is shared out completely: values sum to the whole game (efficiency), for any permutations.
+// The common loss of all groups is divided completely: the values sum to the cost of the whole game (efficiency), for
+// any permutations.
 TEST(Estimate, ShapleyAndUnifiedValuesSumToTheWholeGame) {
   const auto groups = number_groups({4, 1, 0.125});
   for (const char* method : {"shapley", "unified"}) {
@@ -121,19 +124,20 @@ TEST(Estimate, ShapleyAndUnifiedValuesSumToTheWholeGame) {
     for (size_t level = 0; level < 3; ++level) {
       double total = 0;
       for (const Group& g : e.table.groups) total += g.options[level].kl;
-      // The whole model in a format: its costs are c (1 + .. + 5) = 15 c. A few hundred additions of doubles below
-      // 4000.
+      // If the whole model has one format, the costs are c (1 + .. + 5) = 15 c. The tolerance is for a few hundred
+      // additions of doubles below 4000.
       const double c = std::array{4.0, 1.0, 0.125}[level];
-      // unified never measures the middle format everywhere: only ends are exact there.
+      // The method `unified` never measures the middle format everywhere; only the ends are exact there.
       if (std::string(method) == "unified" && level == 1) continue;
       EXPECT_NEAR(total, 225 * c * c, 1e-9) << method << level;
     }
-    // A group of larger weights breaks more.
+    // A group of larger weights loses more.
     EXPECT_LT(e.table.groups[0].options[0].kl, e.table.groups[4].options[0].kl);
   }
 }
 
-// (x1 + x2)^2 with two groups: each order and its reverse are all orders, so one pair is exact: x1^2 + x1 x2.
+// The game is (x1 + x2)^2 with two groups. One order and its reverse are all orders, so one pair is exact: x1^2 + x1
+// x2.
 TEST(Estimate, ShapleySharesAnInteractionEqually) {
   auto groups = number_groups({4, 0});
   groups.resize(2);
@@ -148,15 +152,16 @@ TEST(Estimate, UnifiedIsTheSumOfItsTransitions) {
   NumberGame game(square_of_sum);
   const Estimation e = play(game, groups, {.method = "unified", .permutations = 8, .seed = 5});
   for (const Group& g : e.table.groups) {
-    // From the best format downwards every transition of a game that grows costs something.
+    // Every transition of a growing game costs something, from the best format downwards.
     EXPECT_GT(g.options[1].kl, g.options[2].kl);
     EXPECT_GT(g.options[0].kl, g.options[1].kl);
   }
   EXPECT_EQ(e.passes, 8 * 5 * 2 + 1);
 }
 
-// KL = sum of squares: noise of relative power s in group g costs (g + 1) s under this game, so alpha = g + 1 and a
-// format's value is alpha times its relative error. Sigma has a root of two in it: a few roundings of 2^-53.
+// The game is KL = sum of squares. Noise of relative power s in group g costs (g + 1) s, so alpha = g + 1, and a
+// format's value is alpha times its relative error. Sigma contains a root of two, which gives a few roundings of
+// 2^-53.
 TEST(Estimate, LinearFindsTheSlopeOfAQuadraticGame) {
   const auto groups = number_groups({0.25, 0.0625, 0.0078125});
   NumberGame game(sum);
@@ -178,8 +183,8 @@ TEST(Estimate, PermutationsStopWhenTheErrorsAreSmallEnough) {
       play(additive, groups, {.method = "shapley", .permutations = 64, .target_se = 0.01, .seed = 3});
   EXPECT_EQ(exact.passes, 1 + 2 * 3 * 2 * 5) << "no errors: three pairs for each of two formats";
 
-  // Interactions that differ from pair to pair: more permutations for smaller errors, and the errors are as small as
-  // asked.
+  // Interactions differ from pair to pair. Smaller errors need more permutations, and the errors are as small as
+  // asked for.
   const auto uneven = [](const std::map<LinearId, double>& w) {
     const double s = sum(w);
     return s + (s > 20 ? 10.0 : 0.0) + (w.contains({3, Role::up}) && w.at({3, Role::up}) > 1 ? s / 8 : 0.0);
@@ -201,7 +206,7 @@ TEST(Estimate, PermutationsStopWhenTheErrorsAreSmallEnough) {
   }
   EXPECT_GT(before, 1 + 2 * 3 * 10) << "the smallest target needs more than the fewest pairs";
 }
-// Every rank ends with the table of one rank, to the bit, and no rank has played it all.
+// Every rank ends with the table of one rank, to the bit, and no rank has made all measurements.
 TEST(Estimate, AnyNumberOfRanksGivesTheSameTable) {
   const auto groups = number_groups({4, 1, 0.125});
   const auto uneven = [](const std::map<LinearId, double>& w) { return std::sqrt(sum(w)) + sum(w) / 7; };
@@ -232,7 +237,8 @@ TEST(Estimate, AnyNumberOfRanksGivesTheSameTable) {
   }
 }
 
-// What the activations cost by themselves is no group's: it is taken from every measurement and stands in the table.
+// The cost of the activations themselves belongs to no group. It is subtracted from every measurement and stands in
+// the table.
 TEST(Estimate, TheActivationsOwnCostIsNoGroups) {
   const auto groups = number_groups({4, 1, 0.125});
   for (const char* method : {"every", "shapley", "unified"}) {
@@ -248,19 +254,19 @@ TEST(Estimate, TheActivationsOwnCostIsNoGroups) {
   }
 }
 
-// A layer that copies its input (zeros in o and down) loses nothing in any format, a group that is stored in a format
-// already nothing in that one: neither stops the others from being measured.
+// A layer that copies its input (zeros in o and down) loses nothing in any format, and a group that is stored in a
+// format already loses nothing in that one. Neither keeps the others from being measured.
 TEST(Estimate, SingleMeasuresWhatLosesNothingElsewhere) {
   NumberGame game(sum);
   auto groups = number_groups({4, 1, 0.125});
   groups[1].candidates[2].output_error = 0;
   for (Candidate& c : groups[2].candidates) c.output_error = 0;
   const Estimation e = play(game, groups, {.method = "single", .measured = parse_format("int8g64z")});
-  // Measured where it loses most; what follows from there is by the error, none in the exact format.
+  // The group is measured where it loses most. The other costs follow from the errors, and the exact format has none.
   EXPECT_TRUE(e.table.groups[1].options[0].measured);
   EXPECT_GT(e.table.groups[1].options[0].kl, 0);
   EXPECT_DOUBLE_EQ(e.table.groups[1].options[2].kl, 0);
-  // All the same: what the one measurement says.
+  // All formats cost the same, which is what the one measurement says.
   for (const Option& option : e.table.groups[2].options) EXPECT_DOUBLE_EQ(option.kl, e.table.groups[2].options[0].kl);
   EXPECT_TRUE(e.table.groups[0].options[2].measured);
 }
@@ -279,7 +285,7 @@ TEST(Estimate, Errors) {
 }
 
 TEST(Estimate, EarConstantIsTheRootMeanSquareRatio) {
-  // 1 - EAR = c sqrt(KL) with c = 0.5 and 0.7: sqrt((0.25 + 0.49) / 2).
+  // This is 1 - EAR = c sqrt(KL) with c = 0.5 and 0.7, hence sqrt((0.25 + 0.49) / 2).
   EXPECT_DOUBLE_EQ(ear_constant({{0.04, 0.1, {}, {}}, {0.0, 0.0, {}, {}}, {0.01, 0.07, {}, {}}}), std::sqrt(0.37));
 }
 

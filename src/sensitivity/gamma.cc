@@ -35,7 +35,7 @@ GammaLaw gamma_law(std::span<const float> w, int64_t out, int64_t in, int group,
       const std::span<const float> part =
           w.subspan(static_cast<size_t>(row * in + first), static_cast<size_t>(std::min(width, in - first)));
       const auto [low, high] = std::minmax_element(part.begin(), part.end());
-      if (*low == *high) continue;  // one value: no range to speak of
+      if (*low == *high) continue;  // a group of one value has no range
       const double reach = std::max(std::abs(double{*low}), std::abs(double{*high})), span = double{*high} - *low;
       sym += 4 * reach * reach;
       asym += span * span;

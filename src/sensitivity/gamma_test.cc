@@ -13,9 +13,10 @@
 namespace fidelio {
 namespace {
 
-// The law within 3% at 4 bits and more. What it leaves out: the ends of a group's own range are on its grid, so 2 of g
-// = 128 values (1 of 128 on the symmetric grid) have no error, which is 0.8% of the ratio; and the mean of n squared
-// uniform errors has a relative standard error of sqrt(0.8 / n): below 0.4% for the ratio of two with n = 128 * 1024.
+// The law must hold within 3% at 4 bits and more. It leaves out two things. The ends of a group's own range are on
+// its grid, so 2 of g = 128 values (1 of 128 on the symmetric grid) have no error, which is 0.8% of the ratio. And
+// the mean of n squared uniform errors has a relative standard error of sqrt(0.8 / n), which is below 0.4% for the
+// ratio of two such means with n = 128 * 1024.
 TEST(Gamma, PredictsTheRatioOfRoundingVariances) {
   for (int kind : {0, 1, 2}) {
     Rng rng(13, static_cast<uint64_t>(kind));
@@ -32,9 +33,9 @@ TEST(Gamma, PredictsTheRatioOfRoundingVariances) {
       EXPECT_GE(law.largest, law.predicted);
     }
   }
-  // Real weights: the mean over the 28 linears of a trained model's layers. One of them alone, with 16384 values, has a
-  // standard error of 1%. The head is left out: rows of tokens never seen in training are nearly the same, so their
-  // errors are, too.
+  // For real weights the test takes the mean over the 28 linears of a trained model's layers. A single one, with
+  // 16384 values, has a standard error of 1%. The head is left out: rows of tokens that never occurred in training
+  // are nearly the same, and so are their errors.
   const Checkpoint quill = Checkpoint::open(FIDELIO_SOURCE_DIR "/models/quill-1m");
   double sum = 0;
   int linears = 0;
@@ -48,7 +49,8 @@ TEST(Gamma, PredictsTheRatioOfRoundingVariances) {
   EXPECT_NEAR(sum / linears, 1, 0.03);
 }
 
-// [-0.8, 1.2]: gamma = 2 * 1.2 / 2. Ranges of one value do not count; a range around zero costs nothing.
+// For the range [-0.8, 1.2], gamma = 2 * 1.2 / 2. Groups of one value do not count, and a range around zero costs
+// nothing.
 TEST(Gamma, OfGroupsKnownByHand) {
   EXPECT_NEAR(gamma_law(std::vector<float>{-0.8f, 1.2f, 0.1f, 0.3f}, 1, 4, 0, 4).gamma(), 1.2, 1e-6);
   EXPECT_NEAR(gamma_law(std::vector<float>{-0.8f, 1.2f, 3, 3}, 1, 4, 2, 4).predicted, 1.44, 1e-6);

@@ -28,10 +28,10 @@ namespace fs = std::filesystem;
 
 namespace {
 
-// How a job.json begins, which nobody else's does.
+// Every job.json of a journal begins like this, and no other file does.
 constexpr std::string_view kJobBegins = R"({"fidelio_journal":)";
 
-// The names of what runs write into a journal, read from the left.
+// A Name is the name of a file that runs write into a journal, read from the left.
 class Name {
  public:
   explicit Name(std::string_view text) : rest_(text) {}
@@ -76,7 +76,7 @@ bool is_stop(Name name) {
 bool is_measurement(Name name) {
   if (!name.takes("measure-")) return false;
   const Name whole = name;
-  if (!(name.takes_hex(12) && name.takes("-"))) name = whole;  // of no stage
+  if (!(name.takes_hex(12) && name.takes("-"))) name = whole;  // it has no stage
   return name.takes_digits() && name.is(".json");
 }
 bool is_times(Name name) {
@@ -89,7 +89,8 @@ bool is_answers(Name name) {
   return name.takes("answers-") && (name.takes("calibration-") || name.takes("check-")) && name.takes_hex(12) &&
          name.is(".jsonl");
 }
-// A plan that is tuned has these files: the plan before and after, each with its seal, and the tuner's state.
+// A plan that is tuned has these files: the plan before and after tuning, each with its seal, and the state of the
+// tuner.
 bool is_tuning(Name name) {
   if (!name.takes("plan-") && !name.takes("tuned-")) return false;
   if (!name.takes_hex(16) || !name.takes("-") || !name.takes_hex(8)) return false;
@@ -102,8 +103,8 @@ bool is_own(const std::string& name) {
          is_rate(n) || is_answers(n) || is_tuning(n);
 }
 
-// Returns true if job.json is ours, whole or not: it begins as ours do, as far as it goes, or stands beside other work
-// of ours.
+// Returns true if job.json is ours, complete or not: it begins as ours do, as far as it goes, or it stands beside
+// other work of ours.
 bool is_own_job(const std::string& folder) {
   const std::string text = read_text_file(folder + "/job.json");
   const size_t known = std::min(text.size(), kJobBegins.size());
@@ -115,8 +116,8 @@ bool is_own_job(const std::string& folder) {
   return false;
 }
 
-// A folder without job.json is a journal only if all that it holds is ours: a run was killed before it wrote that, or while
-// it removed the journal.
+// A folder without job.json is a journal only if everything in it is ours. Then a run was killed before it wrote
+// job.json, or while it removed the journal.
 void check_is_journal(const std::string& folder) {
   if (!fs::exists(folder)) return;
   check(fs::is_directory(folder), "{} is in the way of the journal: it is a file", folder);
@@ -132,7 +133,7 @@ void check_is_journal(const std::string& folder) {
         folder, foreign.empty() ? "" : foreign.front());
 }
 
-// Files of a journal are complete or absent, so that one which cannot be read was damaged later.
+// Files of a journal are complete or absent, so one that cannot be read was damaged later.
 template <typename F>
 auto reading(const std::string& path, F&& read) {
   try {
@@ -142,7 +143,7 @@ auto reading(const std::string& path, F&& read) {
   }
 }
 
-// SHA-256 of all tensors of a weight.
+// Returns the SHA-256 of all tensors of a weight.
 std::string hash_of(const LinearWeight& weight) {
   Sha256 hash;
   for (const StoredTensor& t : whole_tensors(weight))
@@ -164,7 +165,7 @@ nlohmann::json described(const QuantizedLinear& q) {
   return entry;
 }
 
-// All but the codes.
+// Reads back everything but the codes.
 QuantizedLinear undescribed(const nlohmann::json& entry) {
   QuantizedLinear q{parse_linear_id(entry.at("linear").get<std::string>()), {}, {}, {}};
   q.weight.spec = parse_format(entry.at("format").get<std::string>());
@@ -177,7 +178,8 @@ QuantizedLinear undescribed(const nlohmann::json& entry) {
   return q;
 }
 
-// One stop's file. Weights are views into it. `seal`: of what it says of its linears.
+// A StopFile is the file of one stop. Its weights are views into the file. `seal` computes the seal of the
+// description of its linears.
 class StopFile {
  public:
   StopFile(const std::string& path, const std::function<std::string(const std::string&)>& seal)
@@ -223,13 +225,13 @@ Journal::Journal(std::string folder, const std::map<std::string, std::string>& j
   std::error_code error;
   fs::create_directory(folder_, error);
   check(!error, "cannot make the folder {}: {}", folder_, error.message());
-  // Keys are written in their order, so that the file begins with this one.
+  // JSON keys are written in alphabetical order, so the file begins with this one.
   const nlohmann::json file = {{"fidelio_journal", about}, {"sha256", sha256_hex(about.dump())}};
   write_file_atomically(path_of("job.json"), file.dump() + "\n");
 }
 
-// Returns true if the journal is this job's. A damaged job.json says nothing of that; the entries, which are sealed
-// with their job, say it themselves.
+// Returns true if the journal belongs to this job. If job.json is damaged that cannot be told from it, but the
+// entries are sealed with their job.
 bool Journal::begun(const std::map<std::string, std::string>& job) {
   const std::string path = path_of("job.json");
   if (!fs::exists(path)) return false;
@@ -259,7 +261,7 @@ void Journal::note(const std::string& text) const {
   if (note_) note_(text);
 }
 
-// Once of a file: it may be asked for again before it is made anew.
+// Reports damage once for each file, since a file may be asked for again before it is made anew.
 void Journal::say_damaged(const std::string& path, const std::string& why) const {
   {
     const std::lock_guard lock(seen_->mutex);
@@ -343,7 +345,7 @@ LinearWeight Journal::load(const std::string& stop, LinearId id, const FormatSpe
   });
 }
 
-// A JSON file with the SHA-256 of what it holds: a digit that was damaged would be a number like any other.
+// Writes a JSON file with the SHA-256 of its contents. Otherwise a damaged digit would be a number like any other.
 void Journal::write_sealed(const std::string& name, const nlohmann::json& value) {
   const nlohmann::json file = {{"sha256", seal(name, value.dump())}, {"value", value}};
   write_file_atomically(path_of(name + ".json"), file.dump() + "\n");
@@ -371,7 +373,7 @@ std::optional<MeterResult> Journal::measurement(int64_t number) const {
 }
 
 void Journal::save(int64_t number, const MeterResult& r) {
-  // JSON numbers are written with as many digits as bring back the same double.
+  // JSON numbers are written with as many digits as restore the same double.
   write_sealed(measurement_name(number),
                {{"kl", r.kl}, {"loss", r.loss}, {"sequence_kl", r.sequence_kl}, {"sequence_loss", r.sequence_loss}});
 }
@@ -387,7 +389,7 @@ void Journal::keep(const std::string& name, const std::string& text) {
 
 namespace {
 
-// The SHA-256 of each file in a folder, by its name there.
+// Returns the SHA-256 of each file in a folder, by its name there.
 nlohmann::json hashes_in(const std::string& folder) {
   nlohmann::json hashes = nlohmann::json::object();
   for (const auto& entry : fs::recursive_directory_iterator(folder))
@@ -400,7 +402,7 @@ nlohmann::json hashes_in(const std::string& folder) {
 
 void Journal::seal_folder(const std::string& name) { write_sealed(name, hashes_in(path_of(name))); }
 
-// Whatever somebody else put beside the files is nothing to us.
+// Files that others put beside ours do not matter.
 bool Journal::has_folder(const std::string& name) const {
   if (!fs::is_directory(path_of(name))) return false;
   const auto hashes =
@@ -441,10 +443,10 @@ std::vector<std::string> Journal::remove(const std::string& folder) {
 
 JournalLock::JournalLock(const std::string& folder) {
   check_is_journal(folder);
-  // A run that was killed while it removed its journal left that under another name.
+  // A run that was killed while it removed its journal left it under another name.
   if (!fs::exists(folder)) remove_ours(folder, is_own);
   for (struct stat held{}, named{}; fd_ < 0 || held.st_ino != named.st_ino;) {
-    if (fd_ >= 0) ::close(fd_);  // the run before removed it in that moment
+    if (fd_ >= 0) ::close(fd_);  // the previous run removed it at this moment
     std::error_code error;
     fs::create_directory(folder, error);
     check(!error, "cannot make the folder {}: {}", folder, error.message());
@@ -472,7 +474,7 @@ MeterResult JournaledGame::measure() {
   return result;
 }
 
-// What was not played has left no streams behind to start from.
+// A measurement that was not made has left no streams to start from.
 void JournaledGame::commit() {
   if (last_was_played_) game_.commit();
 }

@@ -59,7 +59,7 @@ class KilledAfter final : public CandidateStore {
 };
 
 TEST(Journal, CandidatesAreTheSameBytesHoweverOftenTheRunDied) {
-  Tiny tiny("qwen2");  // with biases
+  Tiny tiny("qwen2");  // this model has biases
   const Folder folder;
   Journal undisturbed(folder / "whole", kJob);
   const auto whole = candidates(tiny, undisturbed);
@@ -77,10 +77,11 @@ TEST(Journal, CandidatesAreTheSameBytesHoweverOftenTheRunDied) {
     done += now;
   }
   Journal journal(folder / "j", kJob);
-  KilledAfter nothing(journal, 0);  // all is there: nothing is made
+  KilledAfter nothing(journal, 0);  // everything is there, so nothing is made
   EXPECT_EQ(candidates(tiny, nothing), whole);
 
-  // What is found has the errors of what was made, and those fall from a narrow format to a wide one.
+  // Candidates that are read have the errors of those that were made, and errors fall from a narrow format to a wide
+  // one.
   const auto groups = groups_of(tiny.checkpoint.config(), Grouping::fused, true);
   Journal empty(folder / "empty", kJob);
   const CandidateSet made(*tiny.runner, tiny.checkpoint, tiny.dataset(), groups, kFormats, {}, tiny.pool, empty);
@@ -129,7 +130,7 @@ TEST(Journal, MeasurementsGoOnWhereTheyStopped) {
   }
 }
 
-// Read from the store each time, candidates measure what held ones do.
+// Candidates that are read from the store each time give the same measurements as those held in memory.
 TEST(Journal, CandidatesNeedNotBeHeld) {
   Tiny tiny("qwen2");
   const Folder folder;
@@ -142,7 +143,7 @@ TEST(Journal, CandidatesNeedNotBeHeld) {
     const Ranks alone;
     Players players(meter, alone);
     const Estimation e = estimate(players, set.groups(), {.method = "every"}, {}, [](int64_t, int64_t) {});
-    // Held, a weight is packed once.
+    // A held weight is packed only once.
     const LinearId id{0, Role::q};
     EXPECT_EQ(set.packed(id, kFormats[0]) == set.packed(id, kFormats[0]), held_bytes > 0);
     std::vector<double> kl;
@@ -153,7 +154,8 @@ TEST(Journal, CandidatesNeedNotBeHeld) {
   EXPECT_EQ(measured(0), measured(CandidateSet::kHeldBytes));
 }
 
-// Flipped, cut, emptied, somebody else's or another entry's: never taken for the work it was, said in one line, made anew.
+// A file that is flipped, cut, emptied, or that belongs to another job or entry is never taken for the work it was.
+// It is reported in one line and made anew.
 TEST(Journal, DamagedEntriesAreMadeAnew) {
   Tiny tiny("llama2");
   const Folder folder;
@@ -186,7 +188,8 @@ TEST(Journal, DamagedEntriesAreMadeAnew) {
                                               std::string("\x08\0\0\0\0\0\0\0{}      ", 16),
                                               read_text_file(folder / "other" + "/" + name)};
     for (size_t i = 0; i < damages.size(); ++i) {
-      if (name == "job.json" && i + 1 == damages.size()) continue;  // a whole one is another job's: refused
+      // An undamaged one belongs to another job and is refused.
+      if (name == "job.json" && i + 1 == damages.size()) continue;
       SCOPED_TRACE(name + " " + std::to_string(i));
       fs::remove_all(damaged_folder);
       fs::copy(whole_folder, damaged_folder);
@@ -211,7 +214,7 @@ TEST(Journal, DamagedEntriesAreMadeAnew) {
   }
 }
 
-// A file that is damaged between two looks of one run is named, never taken for the work it was.
+// A file that is damaged between two reads of one run is named, and never taken for the work it was.
 TEST(Journal, WhatIsDamagedUnderARunIsNamed) {
   Tiny tiny("llama2");
   const Folder folder;
@@ -220,7 +223,7 @@ TEST(Journal, WhatIsDamagedUnderARunIsNamed) {
   const std::string stop = folder / "j/layers.0.o.safetensors", whole = read_text_file(stop);
   write_file_atomically(stop, whole.substr(0, whole.size() - 1));
   EXPECT_THAT(error_of([&] { journal.load("layers.0.o"); }), AllOf(HasSubstr(stop), HasSubstr("same command again")));
-  // What a candidate has lost decides which of them are measured.
+  // The errors of candidates decide which of them are measured.
   const size_t lost = whole.find("relative_error") + 20;
   std::string other = whole;
   other[lost] = other[lost] == '5' ? '6' : '5';
@@ -228,7 +231,7 @@ TEST(Journal, WhatIsDamagedUnderARunIsNamed) {
   EXPECT_THAT(error_of([&] { journal.list("layers.0.o"); }), HasSubstr(stop));
 }
 
-// A folder of a tuned plan: whole while it holds what was sealed, whatever stands beside that.
+// The folder of a tuned plan counts as whole while it holds what was sealed, whatever else stands in it.
 TEST(Journal, FoldersAreSealedToo) {
   const Folder folder;
   std::vector<std::string> notes;
@@ -236,7 +239,7 @@ TEST(Journal, FoldersAreSealedToo) {
   const std::string name = "tuned-0123456789abcdef-01234567", path = folder / "j/tuned-0123456789abcdef-01234567";
   fs::create_directories(path);
   write_file_atomically(path + "/config.json", "{}");
-  EXPECT_FALSE(journal.has_folder(name));  // killed before it was sealed
+  EXPECT_FALSE(journal.has_folder(name));  // the run was killed before the folder was sealed
   journal.seal_folder(name);
   EXPECT_TRUE(journal.has_folder(name));
   write_file_atomically(path + "/mine.txt", "dear to somebody");
@@ -251,7 +254,7 @@ TEST(Journal, FoldersAreSealedToo) {
   EXPECT_FALSE(fs::exists(path));
 }
 
-// A second run of one output is told so before it has worked for nothing, and takes nothing from the first.
+// A second run of one output is told so before it has done any work, and takes nothing from the first.
 TEST(Journal, OneRunAtATimeHasIt) {
   const Folder folder;
   const std::string path = folder / "j";
@@ -259,12 +262,13 @@ TEST(Journal, OneRunAtATimeHasIt) {
   const Journal journal(path, kJob);
   EXPECT_THAT(error_of([&] { const JournalLock second(path); }), AllOf(HasSubstr(path), HasSubstr("another run")));
   Journal::remove(path);
-  const JournalLock anew(path);  // the first run's folder has gone, and with it what it held
+  const JournalLock anew(path);  // the first run's folder is gone, and the lock with it
   first.reset();
   EXPECT_THAT(error_of([&] { const JournalLock second(path); }), HasSubstr("another run"));
 }
 
-// Killed while it is removed, a journal is whole or gone, and what is left of it goes with the next.
+// If a run is killed while it removes a journal, the journal is either whole or gone. What is left of it is removed
+// by the next run.
 TEST(Journal, IsRemovedAtOnce) {
   const Folder folder;
   const std::string path = folder / "j", left = path + ".removed.999999999.fidelio.tmp";
@@ -286,7 +290,7 @@ TEST(Journal, IsRemovedAtOnce) {
   EXPECT_TRUE(fs::is_empty(folder / "."));
 }
 
-// Whatever somebody has put into the folder of a journal is still there when the journal is not.
+// Whatever others have put into the folder of a journal remains when the journal is removed.
 TEST(Journal, WhatOthersPutThereStays) {
   const Folder folder;
   const std::string path = folder / "j", plan = path + "/plan-0123456789abcdef-01234567";
@@ -314,10 +318,12 @@ TEST(Journal, WhatOthersPutThereStays) {
   EXPECT_TRUE(fs::is_symlink(path + "/link"));
   for (const std::string name : {"/job.json", "/measure-000000.json", "/plan-0123456789abcdef-01234567/config.json"})
     EXPECT_FALSE(fs::exists(path + name)) << name;
-  EXPECT_THAT(error_of([&] { JournalLock{path}; }), HasSubstr("no journal does"));  // nor is it taken for one
+  // Nor is the folder taken for a journal.
+  EXPECT_THAT(error_of([&] { JournalLock{path}; }), HasSubstr("no journal does"));
 }
 
-// A file under any other name would be a stranger's: it would stay behind, and no later run would take the folder.
+// A file under any other name would look like a stranger's. It would stay behind, and no later run would use the
+// folder.
 TEST(Journal, KeepsUnderNamesOfItsOwnAlone) {
   const Folder folder;
   const std::string path = folder / "j";
@@ -330,7 +336,7 @@ TEST(Journal, KeepsUnderNamesOfItsOwnAlone) {
   EXPECT_THAT(Journal::remove(path), testing::IsEmpty());
 }
 
-// A job.json of somebody else is no journal's, and --fresh does not remove it.
+// A job.json of another program does not make a folder a journal, and --fresh does not remove it.
 TEST(Journal, AnothersJobIsLeftAlone) {
   const Folder folder;
   for (const std::string text : {"{\"job\": \"painter\"}", "{\"model\": \"a\", \"options\": \"b\"}", "x"}) {
@@ -345,7 +351,8 @@ TEST(Journal, AnothersJobIsLeftAlone) {
   }
 }
 
-// Measurements belong to their stage: a number means nothing in another, and is found again in its own.
+// Measurements belong to their stage. Their numbers mean nothing in another stage, and they are found again in their
+// own.
 TEST(Journal, StagesKeepTheirMeasurementsApart) {
   const Folder folder;
   Journal journal(folder / "j", kJob);

@@ -5,7 +5,8 @@
 namespace fidelio {
 namespace {
 
-// The layer from which a change of this linear shows: its own, 0 for the embedding, L (logits only) for an untied head.
+// Returns the first layer at whose output a change of this linear shows: its own, 0 for the embedding, and L (only
+// the logits change) for an untied head.
 int first_layer_of(const ModelConfig& config, LinearId id) {
   if (id.role == Role::head) return config.L;
   return std::max(id.layer, 0);
@@ -32,7 +33,7 @@ std::vector<LinearGroup> groups_of(const ModelConfig& config, Grouping grouping,
       if (grouping == Grouping::fused) groups.push_back({stop_name(i, stop), {}});
       for (Role role : stop.roles) {
         if (grouping == Grouping::single) groups.push_back({to_string(LinearId{i, role}), {}});
-        for (LinearId id : ids)  // of all experts
+        for (LinearId id : ids)  // with the linears of all experts
           if (id.role == role) groups.back().linears.push_back(id);
       }
     }
@@ -53,7 +54,7 @@ FidelityMeter::FidelityMeter(Runner& runner, const std::vector<std::vector<int32
     for (size_t s = 0; s < batch.segments.size(); ++s)
       for (int32_t i = 0; i < batch.segments[s].rows; ++i) {
         state.sequence_of_row.push_back(static_cast<int32_t>(state.packed.sequences[s]));
-        // The last position predicts nothing that is in the text, and is left out as perplexity leaves it out.
+        // The last position predicts nothing within the text; it is left out, as perplexity leaves it out.
         if (i + 1 < batch.segments[s].rows) batch.logit_rows.push_back(batch.segments[s].first_row + i);
       }
     states_.push_back(std::move(state));
@@ -75,7 +76,7 @@ FidelityMeter::FidelityMeter(Runner& runner, const std::vector<std::vector<int32
   }
 }
 
-// The reference's weights through every layer.
+// Runs the reference's weights through every layer.
 void FidelityMeter::first_pass(State& s, Activations mode) {
   const int L = runner_.config().L;
   runner_.begin(s.packed.batch, mode);
@@ -144,8 +145,8 @@ void FidelityMeter::read_logits(const State& s, const Values& stream, int64_t fi
   runner_.read_logits(first, count, {to, static_cast<size_t>(count * runner_.config().v)});
 }
 
-// Rows [first, first + count) of the reference's logits: as kept, or made again from its stream. Leaves the runner with
-// weights and activations of the reference in the second case.
+// Returns rows [first, first + count) of the reference's logits, either kept ones or computed again from its stream.
+// In the second case the runner is left with the reference's head and activations.
 const float* FidelityMeter::reference_logits(const State& s, int64_t first, int64_t count) {
   if (s.logits) return s.logits.get() + first * runner_.config().v;
   if (mode_ != Activations::f32) runner_.begin(s.packed.batch, Activations::f32);
@@ -154,7 +155,7 @@ const float* FidelityMeter::reference_logits(const State& s, int64_t first, int6
   return exact_.get();
 }
 
-// Logits of the reference beside those of the stream in force, a few rows at a time.
+// Compares the logits of the reference with those of the current stream, a few rows at a time.
 void FidelityMeter::compare(State& s, MeterResult& result, std::vector<int64_t>& positions) {
   const PackedLinear head_now = runner_.linear(head_of(runner_.config()));
   const Values& stream = s.fresh.back() ? s.fresh.back() : s.streams.back();

@@ -12,7 +12,7 @@
 namespace fidelio {
 namespace {
 
-// KL and 1 - EAR of a runner against another, from whole forward passes: no stream is ever written.
+// Returns KL and 1 - EAR between two runners from whole forward passes, without writing any stream.
 MeterResult from_scratch(Runner& reference, Runner& candidate, const std::vector<std::vector<int32_t>>& sequences) {
   MeterResult result;
   int64_t total = 0;
@@ -59,8 +59,8 @@ void expect_same_bits(const MeterResult& a, const MeterResult& b) {
   EXPECT_EQ(a.sequence_loss, b.sequence_loss);
 }
 
-// Changes in any order, some committed, some taken back: every measurement is what a runner that never kept anything
-// gives.
+// Weights change in any order, and some changes are committed and some undone. Every measurement equals that of a
+// runner that kept nothing.
 TEST(FidelityMeter, PrefixReuseIsFullRecomputationBitForBit) {
   for (const char* name : {"llama2", "qwen2", "qwen3"}) {
     Tiny tiny(name);
@@ -78,7 +78,7 @@ TEST(FidelityMeter, PrefixReuseIsFullRecomputationBitForBit) {
         meter.assign(id, weight);
         candidate->set_linear(id, weight);
       }
-      if (rng.below(3) == 0) continue;  // several changes at once
+      if (rng.below(3) == 0) continue;  // several changes are made at once
       const MeterResult found = meter.measure();
       expect_same_bits(found, from_scratch(*reference, *candidate, tiny.sequences));
       if (rng.below(2) == 0) meter.commit();
@@ -119,7 +119,7 @@ TEST(Groups, FusedSingleAndWithoutEmbedding) {
   EXPECT_EQ(single[1], "layers.0.k:1");
   config.tie_embeddings = false;
   EXPECT_EQ(names(Grouping::fused, true)[1], "head:1");
-  // Every linear once.
+  // Every linear occurs once.
   std::map<LinearId, int> seen;
   for (const LinearGroup& g : groups_of(config, Grouping::fused, true))
     for (LinearId id : g.linears) ++seen[id];
@@ -144,8 +144,9 @@ TEST(Groups, ExpertsOfALayerShareAFormatByStopOrWhole) {
                                                    "layers.1.qkv:3", "layers.1.o:1", "layers.1.experts:9"}));
 }
 
-// ||N||^2 / ||W||^2 = sigma^2 up to the spread of a mean of n squares: variance 2/n relative for Gaussian noise, 0.8/n
-// for uniform; n = 96 * 96 here or more, five standard errors.
+// The relative noise power ||N||^2 / ||W||^2 is sigma^2 up to the spread of a mean of n squares. Its relative
+// variance is 2/n for Gaussian noise and 0.8/n for uniform noise. Here n is 96 * 96 or more, and the tolerance is
+// five standard errors.
 TEST(Noise, HasTheRelativePowerAskedFor) {
   Rng rng(9);
   OwnedTensor w = OwnedTensor::allocate(DType::f32, {96, 96});
@@ -162,7 +163,7 @@ TEST(Noise, HasTheRelativePowerAskedFor) {
       largest = std::max(largest, std::abs(n));
     }
     EXPECT_NEAR(noise / energy / (0.125 * 0.125), 1, 5 * std::sqrt(2.0 / 9216));
-    // Uniform noise ends at sqrt(3) sigma; of 9216 Gaussian values some lie beyond three.
+    // Uniform noise ends at sqrt(3) sigma, while some of 9216 Gaussian values lie beyond three sigma.
     const double sigma = 0.125 * std::sqrt(energy / 9216);
     EXPECT_EQ(uniform, largest < 1.74 * sigma);
   }

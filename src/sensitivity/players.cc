@@ -3,7 +3,8 @@
 namespace fidelio {
 namespace {
 
-// A job on its way to the other ranks: how many results, then of each KL, loss, how many sequences, and theirs.
+// Packs the results of a job for the other ranks: the number of results, then for each KL, loss, the number of
+// sequences, and the values of each sequence.
 void flatten(const std::vector<MeterResult>& results, std::vector<double>& to) {
   to.push_back(static_cast<double>(results.size()));
   for (const MeterResult& r : results) {

@@ -1,6 +1,6 @@
-// Measurements as jobs that ranks share out. A job is a run of measurements that starts from nothing but the job
-// itself; what it finds does not depend on who plays it or on what was played before, so any number of ranks gives the
-// same bytes.
+// Players divide measurements, as jobs, among ranks. A job is a series of measurements that starts from nothing but
+// the job itself. Its results do not depend on which rank runs it or on what ran before, so any number of ranks gives
+// the same bytes.
 #pragma once
 #include <functional>
 #include <vector>
@@ -11,20 +11,21 @@
 namespace fidelio {
 
 struct GameJob {
-  int64_t place = 0;  // of its first measurement, in the numbering of all measurements (reserve())
+  int64_t place = 0;  // number of its first measurement among all measurements (see reserve())
   std::function<std::vector<MeterResult>(Game&)> play;
 };
 
 class Players {
  public:
   Players(Game& game, const Ranks& ranks) : game_(game), ranks_(ranks) {}
-  // The first of `count` numbers that nothing else has: measurements are kept by number (journal.h).
+  // Reserves `count` numbers that nothing else has, and returns the first. Measurements are kept by number
+  // (journal.h).
   int64_t reserve(int64_t count) {
     const int64_t first = next_;
     next_ += count;
     return first;
   }
-  // The results of every job, in the order of `jobs`, on every rank. Job j is played by rank j mod size().
+  // Returns the results of every job, in the order of `jobs`, on every rank. Job j runs on rank j modulo size().
   std::vector<std::vector<MeterResult>> play(const std::vector<GameJob>& jobs);
   int size() const { return ranks_.size(); }
 

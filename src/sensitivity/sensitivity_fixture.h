@@ -1,4 +1,4 @@
-// For tests of this room: a tiny model, a folder for files, the message of an Error.
+// These helpers serve the tests of this room: a tiny model, a temporary folder, and the message of an Error.
 #pragma once
 #include <filesystem>
 #include <string>
@@ -36,7 +36,7 @@ class Folder {
   std::string path_;
 };
 
-// A tiny model, its texts and quantised linears.
+// Tiny is a tiny model with its texts and quantised linears.
 struct Tiny {
   explicit Tiny(const std::string& name)
       : checkpoint(Checkpoint::open(FIDELIO_SOURCE_DIR "/tests/models/" + name)), pool(2), runner(make()) {
@@ -47,7 +47,7 @@ struct Tiny {
         id = static_cast<int32_t>(rng.below(static_cast<uint64_t>(checkpoint.config().v)));
     }
   }
-  // Two sequences or so to a batch, and logits a few rows at a time.
+  // A batch holds about two sequences, and logits are computed a few rows at a time.
   std::unique_ptr<Runner> make() const {
     return make_cpu_runner(checkpoint, {.threads = 2,
                                         .isa = "",

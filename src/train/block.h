@@ -1,5 +1,6 @@
-// A layer and its backward, written once over a Device. A layer's input is all that is kept of its forward: backward()
-// runs the layer again up to its last product, unless that is what was run last, and then goes back through it.
+// This file computes a layer and its backward pass, written once over a Device. Of a layer's forward pass only its
+// input is kept. backward() runs the layer again up to its last product, unless that layer was the last one run, and
+// then goes back through it.
 //
 //   x --+-- norm - q k v - (norm of heads) - rope - attend - o --(+)-- m --+-- norm - gate up - swiglu - down --(+)-- y
 //       +---------------------------------------------------------+        +-------------------------------------+
@@ -11,13 +12,14 @@
 
 namespace fidelio::train {
 
-// Weights as the operations read them, and where their gradients are added; null gradients: frozen. Nothing is owned.
+// A LinearView holds a linear's weight as the operations read it, and where its gradients are added. Null gradients
+// mean that it is frozen. The view owns nothing.
 template <typename Real>
 struct LinearView {
   int64_t out = 0, in = 0;
   const Real *weight = nullptr, *bias = nullptr;
   Real *weight_gradient = nullptr, *bias_gradient = nullptr;
-  Real* output_moment = nullptr;  // (out, out): dy^T dy is added (salience.h); null: not wanted
+  Real* output_moment = nullptr;  // (out, out): dy^T dy is added here (salience.h), unless it is null
   bool trains() const { return weight_gradient || bias_gradient || output_moment; }
 };
 template <typename Real>
@@ -28,19 +30,19 @@ struct NormView {
 template <typename Real>
 struct LayerView {
   LinearView<Real> q, k, v, o, gate, up, down;
-  NormView<Real> attn, mlp, q_norm, k_norm;  // the last two null where the model has none
+  NormView<Real> attn, mlp, q_norm, k_norm;  // the last two are null if the model has none
   AttentionSizes attention;
 };
 template <typename Real>
 struct NetworkView {
-  LinearView<Real> embedding, head;  // tied: the same pointers
+  LinearView<Real> embedding, head;  // if tied, both have the same pointers
   std::vector<LayerView<Real>> layers;
   NormView<Real> final;
 };
 
-// Throws Error for a model whose forward this room does not know.
+// Throws Error if the forward pass here cannot compute this model.
 void check_known(const ModelConfig& config);
-// Of one layer; without frequencies: its heads are not turned.
+// Returns the sizes of one layer. Without frequencies its heads are not rotated by position.
 AttentionSizes attention_sizes(const ModelConfig& config, int layer);
 
 template <class D>
@@ -50,7 +52,7 @@ void linear(D& device, const LinearView<typename D::Real>& w, int64_t n, const t
   if (w.bias != nullptr) device.add_bias(w.bias, n, w.out, y);
 }
 
-// dx = dy W (dx += with `add`; null: not wanted), and the weight's own gradients.
+// Computes dx = dy W (or dx += dy W with `add`; nothing if dx is null), and the weight's own gradients.
 template <class D>
 void linear_backward(D& device, const LinearView<typename D::Real>& w, int64_t n, const typename D::Real* x,
                      const typename D::Real* dy, bool add, typename D::Real* dx) {
@@ -62,7 +64,7 @@ void linear_backward(D& device, const LinearView<typename D::Real>& w, int64_t n
   if (w.output_moment != nullptr) device.multiply({w.out, w.out, n, dy, true, dy, false, Real{1}, w.output_moment});
 }
 
-// Layers of one model, of up to `rows` rows at a time.
+// A Block computes layers of one model, for up to `rows` rows at a time.
 template <class D>
 class Block {
  public:
@@ -92,13 +94,13 @@ class Block {
     if (has_qk_norm()) q_raw_ = device.allocate(rows * qe), k_raw_ = device.allocate(rows * ke);
   }
 
-  // Bytes of its matrices a row.
+  // Returns how many values its matrices have for each row.
   static int64_t row_values(const ModelConfig& c) {
     const int64_t qe = int64_t{c.h} * c.e, ke = int64_t{c.hk} * c.e;
     return 3 * c.d + 4 * qe + 4 * ke + 3 * c.f + c.h + (c.blocks.qk_norm == QkNorm::head ? qe + ke : 0);
   }
 
-  // y (n, d) of x (n, d); they may be the same.
+  // Computes y (n, d) from x (n, d); both may be the same memory.
   void forward(const LayerView<Real>& w, const Rows& rows, const Real* x, Real* y) {
     const int64_t n = rows.rows();
     first_half(w, rows, x);
@@ -107,8 +109,8 @@ class Block {
     linear(device_, w.down, n, gated_.get(), true, y);
   }
 
-  // From dy (n, d) to dx in its place. `fresh`: the last forward was this layer's of these rows, and need not be run
-  // again.
+  // Replaces dy (n, d) by dx. `fresh` says that the last forward pass was of this layer and these rows, so that it
+  // need not be run again.
   void backward(const LayerView<Real>& w, const Rows& rows, const Real* x, Real* dy, bool fresh = false) {
     const int64_t n = rows.rows();
     if (!fresh) {
@@ -142,7 +144,7 @@ class Block {
     device_.rope(rows, w.attention, config_.hk, back, k);
   }
 
-  // Up to middle_ = x + o(attention).
+  // Computes everything up to middle_ = x + o(attention).
   void first_half(const LayerView<Real>& w, const Rows& rows, const Real* x) {
     const int64_t n = rows.rows();
     check(n <= rows_, "a step of {} rows, room for {}", n, rows_);
@@ -161,7 +163,7 @@ class Block {
     linear(device_, w.o, n, attended_.get(), true, middle_.get());
   }
 
-  // Up to gated_, with normed_ the input of gate and up.
+  // Computes everything up to gated_. Then normed_ is the input of gate and up.
   void second_half(const LayerView<Real>& w, int64_t n) {
     held_normed_ = device_.norm_for_products(middle_.get(), w.mlp.weight, config_.rms_eps, n, config_.d, normed_.get());
     linear(device_, w.gate, n, normed_.get(), false, gate_.get());
@@ -169,14 +171,14 @@ class Block {
     held_gated_ = device_.swiglu(gate_.get(), up_.get(), n * config_.f, gated_.get());
   }
 
-  // dy holds the gradient of middle_ and becomes that of x.
+  // On entry dy holds the gradient of middle_; on return it holds that of x.
   void attention_backward(const LayerView<Real>& w, const Rows& rows, const Real* x, Real* dy) {
     const int64_t n = rows.rows();
     linear_backward(device_, w.o, n, attended_.get(), dy, false, dattended_.get());
     device_.attend_backward(rows, w.attention, q_.get(), k_.get(), v_.get(), attended_.get(), lse_.get(),
                             dattended_.get(), dq_.get(), dk_.get(), dv_.get());
     turn(w, rows, true, dq_.get(), dk_.get());
-    if (has_qk_norm()) {  // q_ and k_ are not needed any more: their places take the gradients of the raw heads
+    if (has_qk_norm()) {  // q_ and k_ are not needed any more, so the gradients of the raw heads take their places
       device_.norm_backward(q_raw_.get(), w.q_norm.weight, config_.rms_eps, n * config_.h, config_.e, dq_.get(),
                             q_.get(), false, w.q_norm.gradient);
       device_.norm_backward(k_raw_.get(), w.k_norm.weight, config_.rms_eps, n * config_.hk, config_.e, dk_.get(),
@@ -198,7 +200,7 @@ class Block {
   Array q_, k_, v_, attended_, q_raw_, k_raw_, lse_;  // (n, h e), (n, hk e), (n, h)
   Array dq_, dk_, dv_, dattended_;
   Array gate_, up_, gated_;        // (n, f)
-  Held held_normed_, held_gated_;  // normed_ and gated_ are for products alone
+  Held held_normed_, held_gated_;  // normed_ and gated_ are read by products only
 };
 
 }  // namespace fidelio::train

@@ -1,5 +1,6 @@
-// The codebooks of a linear in vector codes as something that is tuned: a matrix's own, or the model's one, which every
-// matrix of a format reads and adds its gradient to (formats/format_spec.h, shared_name).
+// A Codebook holds the codebooks of a linear in vector codes while they are tuned. It is a matrix's own, or one for
+// the whole model, which every matrix of a format reads and adds its gradient to (formats/format_spec.h,
+// shared_name).
 #pragma once
 #include "train/host/rounding.h"
 #include "train/parameter.h"
@@ -13,14 +14,15 @@ class Codebook {
   using Real = typename D::Real;
   using Array = std::shared_ptr<Real[]>;
 
-  // As `start` has them, a weight of vector codes. Not `trained`: they stay, and have no gradient.
+  // Takes the codebooks of `start`, a weight of vector codes. If not `trained`, they stay as they are and have no
+  // gradient.
   Codebook(D& device, std::string name, const LinearWeight& start, bool trained = true)
       : device_(device),
         trained_(trained),
         near_(vector_neighbours(start)),
         parameter_(device, std::move(name), Share::grid, entries_of(start)) {
-    // What all matrices read moves less: quill-26m loses 24% of its KL in 400 steps at a tenth of the rate that suits a
-    // matrix's own book, and 22% at that rate.
+    // A codebook that all matrices read moves more slowly. In 400 steps quill-26m loses 24% of its KL at a tenth of
+    // the rate that suits a matrix's own codebook, and 22% at the full rate.
     if (start.spec.shared) parameter_.pace = 0.1;
     neighbours_ = device.allocate(static_cast<int64_t>(near_.index.size()));
     device.upload(near_.index, neighbours_.get());
@@ -32,12 +34,11 @@ class Codebook {
   Parameter<D>& parameter() { return parameter_; }
   Real* gradient() const { return trained_ ? parameter_.gradient.get() : nullptr; }
   const Real* levels() const { return levels_.get(); }  // (books, entries, 8), rounded as stored
-  const Real* neighbours() const {
-    return neighbours_.get();
-  }  // (books, entries, neighbours), as they were at the start
+  // These are (books, entries, neighbours), as they were at the start.
+  const Real* neighbours() const { return neighbours_.get(); }
   const VectorNeighbours& near() const { return near_; }
 
-  // Levels of masters that a step has moved.
+  // Computes the levels after a step has moved the masters.
   void decode() {
     std::vector<float> levels = downloaded(parameter_.value);
     for (float& x : levels) x = nearest(within(x, -127, 127));

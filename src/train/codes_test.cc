@@ -1,5 +1,6 @@
-// Latents of every format: they give the bytes they came from, decode to what formats decode to, and their gradients are
-// those of the values, by finite differences where the values are smooth and by whole steps where they are not.
+// These tests check the latents of every format. Latents give back the bytes that they came from and decode to what
+// the format decodes to. Their gradients are those of the values: by finite differences where the values are smooth,
+// and by whole steps where they are not.
 #include <algorithm>
 
 #include "formats/small_float.h"
@@ -20,7 +21,7 @@ std::span<uint8_t> bytes(const OwnedTensor& t) {
   return {reinterpret_cast<uint8_t*>(t.view.data), static_cast<size_t>(t.view.bytes())};
 }
 
-// A weight of this format whose every field is random but valid; ragged last groups.
+// Returns a weight of this format in which every field is random but valid. The last groups are incomplete.
 LinearWeight random_weight(const std::string& name, int64_t out = 19, int64_t in = 136) {
   LinearWeight w = allocate_weight(parse_format(name), out, in);
   Rng rng(11);
@@ -54,8 +55,9 @@ LinearWeight random_weight(const std::string& name, int64_t out = 19, int64_t in
   for (int64_t row = 0; row < out; ++row)
     for (int64_t c = 0; c < in; ++c) {
       uint8_t q = static_cast<uint8_t>(rng.below(most));
-      if (w.spec.kind == Kind::fp4 && q == 8) q = 0;                             // zero has one code
-      if (w.spec.kind == Kind::fp8 && ((q & 0x7f) == 0x7f || q == 0x80)) q = 0;  // NaN; zero
+      if (w.spec.kind == Kind::fp4 && q == 8) q = 0;  // zero has only one code
+      // These codes are NaN and a second zero.
+      if (w.spec.kind == Kind::fp8 && ((q & 0x7f) == 0x7f || q == 0x80)) q = 0;
       codes->set(row, c, q);
     }
   return w;
@@ -66,7 +68,7 @@ class Format : public testing::TestWithParam<std::string> {};
 TEST_P(Format, LatentsGiveTheBytesTheyCameFrom) {
   const LinearWeight w = random_weight(GetParam());
   const std::vector<float> expected = decode(w);
-  std::vector<float> source = expected;  // anywhere near: within the cell or beyond it
+  std::vector<float> source = expected;  // the source is anywhere near: within the cell or beyond it
   Rng rng(5);
   for (float& x : source) x += 0.01f * static_cast<float>(rng.normal());
   Host<float> host(2);
@@ -78,13 +80,13 @@ TEST_P(Format, LatentsGiveTheBytesTheyCameFrom) {
     for (size_t i = 0; i < a.size(); ++i)
       EXPECT_EQ(std::memcmp(a[i].tensor.data, b[i].tensor.data, static_cast<size_t>(a[i].tensor.bytes())), 0)
           << a[i].suffix;
-    // The same values but for the rounding of one product: scale (level - zero) here and there.
+    // The values are equal but for the rounding of one product: scale (level - zero) in both places.
     for (size_t i = 0; i < expected.size(); ++i)
       ASSERT_NEAR(matrix.view().weight[i], expected[i], 4e-7 * std::abs(expected[i]) + 1e-9) << i;
   }
 }
 
-// What backward() makes of dL/dvalue, held against the values themselves.
+// Compares what backward() makes of dL/dvalue with the values themselves.
 TEST_P(Format, GradientsOfLatents) {
   const LinearWeight w = random_weight(GetParam());
   const LevelTable table = level_table(w);
@@ -127,7 +129,8 @@ TEST_P(Format, GradientsOfLatents) {
   host.resolve_backward(scales, {dscale.data(), doffset.data(), or_null(dt, !t.empty()), or_null(dr, !r.empty()),
                                  or_null(doff, !o.empty())});
   if (!r.empty()) expect_gradients([&] { return f(true); }, {{"row_scale", r, dr}});
-  if (w.spec.kind == Kind::grid || w.spec.scale == ScaleKind::u8) {  // multiples are whole numbers: one step is exact
+  // Multiples are whole numbers, so one step is exact.
+  if (w.spec.kind == Kind::grid || w.spec.scale == ScaleKind::u8) {
     const double start = f(true);
     for (size_t i = 0; i < t.size(); i += 7) {
       t[i] -= 1;
@@ -135,7 +138,7 @@ TEST_P(Format, GradientsOfLatents) {
       t[i] += 1;
     }
   }
-  // A code a step up and down: their mean slope, away from the ends.
+  // Each code moves a step up and down. Away from the ends of the range, the gradient is the mean slope of both.
   f(true);
   for (int64_t i = 0; i < n; i += 13) {
     const int q =
@@ -149,8 +152,8 @@ TEST_P(Format, GradientsOfLatents) {
   }
 }
 
-// Zero points: a code inside the range keeps its value when the zero point moves; one beyond its ends loses a step, and
-// is not pushed further out.
+// A code inside the range keeps its value when the zero point moves. A code beyond its ends loses a step, and is not
+// pushed further out.
 TEST(Codes, ClampedCodesMoveWithTheirZeroPoint) {
   const CodeSizes sizes{1, 4, 4, 1, 8};
   Values u = {-1, 0, 6, -6}, level = {0, 1, 2, 3, 4, 5, 6, 7}, scale = {0.5}, shift = {3}, value(4);
@@ -160,14 +163,14 @@ TEST(Codes, ClampedCodesMoveWithTheirZeroPoint) {
   EXPECT_EQ(value, (Values{-0.5, 0, 2, -1.5}));
   Values codes = {1, 1, -1, 1}, dscale(1), dshift(1);
   host.decode_backward(sizes, view, {codes.data(), dscale.data(), dshift.data(), nullptr, nullptr});
-  EXPECT_EQ(codes, (Values{0.5, 0.5, 0, 0}));  // both clamped ones would go further out
+  EXPECT_EQ(codes, (Values{0.5, 0.5, 0, 0}));  // both clamped codes would go further out
   EXPECT_EQ(dshift[0], -0.5 * -1 + -0.5 * 1);
   codes = {1, 1, 1, -1};
   host.decode_backward(sizes, view, {codes.data(), dscale.data(), dshift.data(), nullptr, nullptr});
-  EXPECT_EQ(codes, (Values{0.5, 0.5, 0.5, -0.5}));  // and may come back
+  EXPECT_EQ(codes, (Values{0.5, 0.5, 0.5, -0.5}));  // they may come back
 }
 
-// round_f16 and the like are those of formats/, over all exponents.
+// round_f16 and the like give what formats/ gives, over all exponents.
 TEST(Rounding, AsStoredFormatsRound) {
   Rng rng(2);
   for (int i = 0; i < 20000; ++i) {

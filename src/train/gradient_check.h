@@ -1,4 +1,4 @@
-// For tests alone: finite differences in FP64.
+// This file checks gradients by finite differences in FP64. It is for tests only.
 #pragma once
 #include <gtest/gtest.h>
 
@@ -20,16 +20,17 @@ inline std::vector<double> normal_values(uint64_t stream, int64_t n, double scal
   return values;
 }
 
-// An argument of a function, and the gradient that a backward gave for it.
+// An Argument is an argument of a function, with the gradient that a backward operation gave for it.
 struct Argument {
   std::string name;
   std::span<double> value;
   std::span<const double> gradient;
 };
 
-// Along a random direction u of each argument alone, (f(x + h u) - f(x - h u)) / 2h against gradient . u, by Richardson's
-// step with h and h / 2 (error O(h^4)): with h = 1e-3 about 1e-12 from the series and 1e-16 |f| / h = 1e-13 |f| from
-// rounding, so that 1e-6 of |gradient| |u| / sqrt(n) (what a sum of n terms of random sign comes to) tells them apart.
+// Compares (f(x + h u) - f(x - h u)) / 2h with gradient . u, along a random direction u of each argument alone.
+// Richardson's extrapolation with h and h / 2 has an error of O(h^4). With h = 1e-3 the series contributes about
+// 1e-12, and rounding 1e-16 |f| / h = 1e-13 |f|. So a difference of 1e-6 of |gradient| |u| / sqrt(n), which is the
+// size of a sum of n terms of random sign, shows an error.
 inline void expect_gradients(const std::function<double()>& f, const std::vector<Argument>& arguments,
                              double tolerance = 1e-6, double h = 1e-3) {
   for (const Argument& a : arguments) {

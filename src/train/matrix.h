@@ -1,5 +1,6 @@
-// A linear of a checkpoint as something that is tuned: dense values, or codes with their scales, zero points and grids
-// (codes.h). What is multiplied is what the file would hold: decode() comes before a forward, backward() after it.
+// A Matrix is a linear of a checkpoint while it is tuned: dense values, or codes with their scales, zero points and
+// grids (codes.h). Products use what the file would hold. decode() must be called before a forward pass and
+// backward() after it.
 #pragma once
 #include <optional>
 
@@ -17,8 +18,9 @@ class Matrix {
   using Real = typename D::Real;
   using Array = std::shared_ptr<Real[]>;
 
-  // `source` (out, in): the values that were quantised, which say where in its cell every code starts, at most `most`
-  // from the middle; may be empty. `shared`: the codebook that others of its format read too, if there is one.
+  // `source` (out, in) holds the values that were quantised. They say where in its cell every code starts, at most
+  // `most` from the middle. It may be empty. `shared` is the codebook that others of this format read too, if there
+  // is one.
   Matrix(D& device, const std::string& name, const LinearWeight& start, std::span<const float> source,
          float most = 0.45f, std::shared_ptr<Codebook<D>> shared = nullptr)
       : device_(device), spec_(start.spec), out_(start.out), in_(start.in) {
@@ -39,7 +41,8 @@ class Matrix {
     add(row_scale_, name + ".row_scale", Share::scales, groups.row_scale);
     add(zero_, name + ".zero", Share::zeros, groups.zero);
     add(offset_, name + ".offset", Share::scales, groups.group_offset);
-    // Grids that are curves (formats/grid_curve.h) stay so: entries that moved by themselves would decode slowly on a GPU.
+    // Grids that are curves (formats/grid_curve.h) stay as they are. If their entries moved by themselves, they would
+    // decode slowly on a GPU.
     if (spec_.kind == Kind::grid && !is_curve_width(spec_.bits)) add(grid_, name + ".grid", Share::grid, table_.level);
     level_ = device.allocate(sizes_.levels);
     device.upload(table_.level, level_.get());
@@ -64,7 +67,8 @@ class Matrix {
 
   bool is_dense() const { return dense_.has_value(); }
 
-  // Not `choose`: the codes of vectors stay (vector_matrix.h); all others follow from the parameters anyway.
+  // Computes the values from the parameters. If not `choose`, the codes of vectors stay (vector_matrix.h); all other
+  // codes follow from the parameters anyway.
   void decode(bool choose = true) {
     if (dense_) return dense_->decode(device_);
     if (vectors_) return vectors_->decode(choose);
@@ -73,8 +77,8 @@ class Matrix {
     device_.decode(sizes_, values(), weight_.get());
   }
 
-  // The gradients of all parameters from that of the weight, which the codes' own takes the place of; with `shared`,
-  // what it comes to is added to that of the shared codebook.
+  // Computes the gradients of all parameters from that of the weight, which is overwritten by the codes' gradient.
+  // With `shared`, the gradient of a shared codebook is added to.
   void backward(bool shared = true) {
     if (dense_) return;
     if (vectors_) return vectors_->backward(shared);
@@ -86,7 +90,7 @@ class Matrix {
                    row_scale_ ? row_scale_->gradient.get() : nullptr, offset_ ? offset_->gradient.get() : nullptr});
   }
 
-  // As a checkpoint stores it, after decode().
+  // Returns the weight as a checkpoint stores it. It must follow decode().
   LinearWeight encode() const {
     if (dense_) return make_dense(dense_->encode(device_));
     if (vectors_) return vectors_->encode();

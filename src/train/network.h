@@ -1,5 +1,6 @@
-// The weights of a model as this room's forward reads them: where every linear and norm of a NetworkView stands, and a
-// model of dense values (a teacher; a student of studies, whose every value has a gradient).
+// This file holds the weights of a model as the forward pass of this room reads them. It finds the place of every
+// linear and norm in a NetworkView, and has a model of dense values (a teacher, or a student whose every value has a
+// gradient, for studies).
 #pragma once
 #include <map>
 #include <optional>
@@ -49,7 +50,7 @@ NormView<Real>& slot(NetworkView<Real>& net, int index, Norm which) {
   }
 }
 
-// A tensor of dense values, by its name in the file; gradient is null if it is frozen.
+// A DenseTensor is a tensor of dense values, by its name in the file. The gradient is null if it is frozen.
 template <class D>
 struct DenseTensor {
   std::string name;
@@ -63,12 +64,12 @@ class DenseNetwork {
  public:
   using Real = typename D::Real;
 
-  // Every weight decoded, every value with a gradient if `gradients`.
+  // Loads every weight, decoded. Every value has a gradient if `gradients` is true.
   DenseNetwork(D& device, const Checkpoint& checkpoint, bool gradients)
       : DenseNetwork(device, checkpoint, gradients, std::nullopt) {
     for (int layer = -1; layer < config_.L; ++layer) load(layer);
   }
-  // The same of what load() brings alone.
+  // Makes the same, but loads nothing; load() does.
   DenseNetwork(D& device, const Checkpoint& checkpoint, bool gradients, std::nullopt_t)
       : device_(device), checkpoint_(checkpoint), config_(checkpoint.config()), gradients_(gradients) {
     view_.layers.resize(static_cast<size_t>(config_.L));
@@ -76,7 +77,7 @@ class DenseNetwork {
       view_.layers[static_cast<size_t>(layer)].attention = attention_sizes(config_, layer);
   }
 
-  // A layer, or (-1) what is outside the layers. release() forgets it.
+  // Loads a layer, or with -1 what is outside the layers. release() frees it.
   void load(int layer) {
     layer_ = layer;
     for (LinearId id : linears_of(config_)) {
@@ -121,7 +122,7 @@ class DenseNetwork {
   const Checkpoint& checkpoint_;
   ModelConfig config_;
   bool gradients_;
-  int layer_ = -1;  // of what is being loaded
+  int layer_ = -1;  // the layer that is being loaded
   NetworkView<Real> view_;
   std::vector<DenseTensor<D>> tensors_;
 };

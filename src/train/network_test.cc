@@ -1,5 +1,5 @@
-// Whole models: the gradients of every tensor of one model of each family against finite differences in FP64, and this
-// room's forward against the one that serves.
+// These tests use whole models. They compare the gradients of every tensor of one model of each family with finite
+// differences in FP64, and this room's forward pass with the serving one.
 #include <fmt/format.h>
 
 #include "runtime/page_table.h"
@@ -23,7 +23,7 @@ std::vector<int32_t> random_ids(int64_t n, int v, uint64_t seed) {
 
 class Family : public testing::TestWithParam<std::string> {};
 
-// KL from a model whose every weight is 3% off, forward and reverse mixed, on two sequences.
+// The loss is the KL from a model whose weights are all 3% off, forward and reverse mixed, on two sequences.
 TEST_P(Family, GradientsOfEveryTensor) {
   const Checkpoint checkpoint = Checkpoint::open(tiny(GetParam()));
   const ModelConfig& config = checkpoint.config();
@@ -58,8 +58,9 @@ TEST_P(Family, GradientsOfEveryTensor) {
   expect_gradients([&] { return loss(0); }, arguments, 1e-6, 1e-4);
 }
 
-// In FP32: the same logits as the serving forward with FP32 activations and cache. Both round every product and sum of
-// K terms in an order of their own, (K + L) eps relative to the norm of a row at the worst and sqrt of it as a rule.
+// In FP32 the logits equal those of the serving forward with FP32 activations and cache. Both round every product and
+// every sum of K terms in their own order. The error is (K + L) eps relative to the norm of a row at worst, and
+// usually the square root of that.
 TEST_P(Family, LogitsOfTheServingForward) {
   const Checkpoint checkpoint = Checkpoint::open(tiny(GetParam()));
   const ModelConfig& config = checkpoint.config();
@@ -92,8 +93,8 @@ TEST_P(Family, LogitsOfTheServingForward) {
   EXPECT_LT(std::sqrt(difference / norm), 32 * 0x1p-24 * std::sqrt(config.f)) << std::sqrt(difference / norm);
 }
 
-// Of two tokens only the first has a next one, so its gradient dy is the only one there is and the moment is dy dy^T.
-// FP32: an entry is one product, and its square compared with the product of two, so some eps of it.
+// Only the first of two tokens has a next one, so its gradient dy is the only one, and the moment is dy dy^T. In FP32
+// an entry is one product. Its square is compared with the product of two, which allows some eps of it.
 TEST_P(Family, OutputMomentsOfOneTokenHaveRankOne) {
   const Checkpoint checkpoint = Checkpoint::open(tiny(GetParam()));
   const std::vector<std::vector<int32_t>> sequences = {random_ids(2, checkpoint.config().v, 9)};
@@ -109,7 +110,7 @@ TEST_P(Family, OutputMomentsOfOneTokenHaveRankOne) {
       for (int64_t k = 0; k < out; ++k)
         ASSERT_NEAR(at(i, k) * at(i, k), at(i, i) * at(k, k), 8 * 0x1p-24 * at(i, i) * at(k, k)) << to_string(id);
     }
-    // Whatever the first token's query and key are, it attends to itself alone.
+    // Whatever the first token's query and key are, it attends only to itself.
     const bool alone = id.role == Role::q || id.role == Role::k;
     EXPECT_TRUE(alone || trace > 0) << to_string(id);
   }

@@ -1,5 +1,5 @@
-// Every operation's backward against finite differences in FP64, over ragged sizes, and its forward against
-// kernels/ref where that has it.
+// These tests compare every operation's backward with finite differences in FP64, over sizes that are no multiples of
+// a tile, and its forward with kernels/ref where that has it.
 #include <numeric>
 
 #include "kernels/ref/ref.h"
@@ -17,7 +17,7 @@ double weighted(const Values& y, const Values& by) { return std::inner_product(y
 Sequences three_sequences(int32_t v) {
   Sequences s;
   Rng rng(3);
-  for (const int length : {70, 1, 19}) {  // longer than a tile of queries, the shortest, in between
+  for (const int length : {70, 1, 19}) {  // longer than a tile of queries, the shortest, and one in between
     std::vector<int32_t> ids(static_cast<size_t>(length));
     for (int32_t& id : ids) id = static_cast<int32_t>(rng.below(static_cast<uint64_t>(v)));
     s.append(ids);
@@ -31,7 +31,7 @@ class Operations : public testing::Test {
 };
 
 TEST_F(Operations, ProductsInEveryOrientation) {
-  constexpr int64_t m = 131, n = 517, k = 3;  // over the edges of a tile
+  constexpr int64_t m = 131, n = 517, k = 3;  // these go over the edges of a tile
   const Values a = normal_values(1, m * k), b = normal_values(2, k * n);
   for (const bool ta : {false, true})
     for (const bool tb : {false, true}) {
@@ -43,7 +43,7 @@ TEST_F(Operations, ProductsInEveryOrientation) {
           double sum = before[i * n + j];
           for (int64_t t = 0; t < k; ++t) sum += a[ta ? t * m + i : i * k + t] * b[tb ? j * k + t : t * n + j];
           ASSERT_NEAR(c[i * n + j], sum, 1e-13)
-              << ta << tb << i << j;  // three products and sums of order 10, eps 1e-16
+              << ta << tb << i << j;  // three products and sums of order 10, with eps 1e-16
         }
     }
 }
@@ -171,7 +171,7 @@ TEST_F(Operations, LossesOfEveryMix) {
     const auto f = [&] {
       Values copy = student;
       host_.divergence(teacher.data(), copy.data(), labels.data(), n, v, mix, 0, losses.data());
-      EXPECT_EQ(copy, student);  // only measured
+      EXPECT_EQ(copy, student);  // it was only measured
       double sum = 0;
       for (int64_t r = 0; r < n; ++r)
         sum += mix.forward * losses[r * 3] + mix.reverse * losses[r * 3 + 1] + mix.label * losses[r * 3 + 2];
@@ -179,7 +179,7 @@ TEST_F(Operations, LossesOfEveryMix) {
     };
     expect_gradients(f, {{"logits", student, gradient}});
   }
-  // The losses themselves, as they are written.
+  // The losses themselves are compared with their definitions.
   host_.divergence(teacher.data(), student.data(), labels.data(), n, v, {}, 0, losses.data());
   const Values p = ref::softmax(std::span(teacher).first(v)), q = ref::softmax(std::span(student).first(v));
   double forward = 0, reverse = 0;
@@ -228,7 +228,7 @@ TEST_F(Operations, DifferenceAndSums) {
   EXPECT_NEAR(host_.sum_of_squares(x.data(), nullptr, n), weighted(x, x), 1e-9);
 }
 
-// Against the update as the paper writes it, one value at a time.
+// The result is compared with the update as the paper writes it, one value at a time.
 TEST_F(Operations, Adam) {
   constexpr int64_t n = 5;
   Values value = normal_values(1, n), m = zeros(n), v = zeros(n), unit = {1, 2, .5, 1, 1};

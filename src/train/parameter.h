@@ -1,4 +1,4 @@
-// What AdamW moves: FP32 masters with their gradients and moments.
+// A Parameter is what AdamW moves: FP32 masters with their gradients and moments.
 #pragma once
 #include <array>
 #include <cmath>
@@ -12,19 +12,20 @@
 
 namespace fidelio::train {
 
-// Kinds of parameters, each with a learning rate of its own, in the unit that it is counted in.
+// A Share is a kind of parameter. Each has a learning rate of its own, in the unit in which it is counted.
 enum class Share : uint8_t {
-  codes,   // cells a step
-  scales,  // shares of a scale as it was at the start
-  zeros,   // whole steps of a zero point
-  grid,    // signed bytes of a codebook
-  dense,   // shares of the root mean square of a dense matrix, a norm or a bias
+  codes,   // in cells per step
+  scales,  // in shares of a scale as it was at the start
+  zeros,   // in whole steps of a zero point
+  grid,    // in signed bytes of a codebook
+  dense,   // in shares of the root mean square of a dense matrix, a norm or a bias
 };
-using Rates = std::array<double, 5>;  // by Share; of codes and scales, where codes have 4 bits
+using Rates = std::array<double, 5>;  // one for each Share; for codes and scales, the rates of 4-bit codes
 
-// How much faster codes and scales of so many bits move than those of 4: near the rates of 2 to 6 bits that were best of
-// three on quill-26m (docs/results.md), .008, .006, .004, .003, .002 of a cell, and near those that scales had there,
-// .002, .001, .0007, .0004, .0003 of themselves, beside which no others were tried.
+// Returns how much faster codes and scales of so many bits move than those of 4 bits. The codes' rates are close to
+// the best of three that were tried on quill-26m for 2 to 6 bits (docs/results.md): .008, .006, .004, .003, .002 of a
+// cell. The scales' rates are close to those used there, .002, .001, .0007, .0004, .0003 of themselves; no others
+// were tried.
 inline double pace_of(Share share, int bits) {
   const double halvings = share == Share::codes ? 0.5 : share == Share::scales ? 0.75 : 0;
   return std::exp2(halvings * (4 - bits));
@@ -33,20 +34,20 @@ inline double pace_of(Share share, int bits) {
 template <class D>
 struct Parameter {
   using Array = std::shared_ptr<typename D::Real[]>;
-  std::string name;  // "layers.3.q.codes", also in the file of a tuner's state
+  std::string name;  // for example "layers.3.q.codes"; also used in the file of a tuner's state
   Share share = Share::dense;
   int64_t n = 0;
   Array value, gradient, m, v;
-  Array unit;           // (n) or null: of each value ...
-  double unit_all = 1;  // ... times this
-  double pace = 1;      // times the rate of its share
+  Array unit;           // (n) or null: the unit of each value
+  double unit_all = 1;  // multiplies all units
+  double pace = 1;      // multiplies the rate of its share
 
   Parameter(D& device, std::string named, Share kind, std::span<const float> start)
       : name(std::move(named)), share(kind), n(static_cast<int64_t>(start.size())) {
     value = device.allocate(n), gradient = device.allocate(n), m = device.allocate(n), v = device.allocate(n);
     device.upload(start, value.get());
   }
-  // |start| or, where that is less, a hundredth of the largest.
+  // Counts each value in units of |start|, or of a hundredth of the largest if that is more.
   void count_in_shares(D& device, std::span<const float> start) {
     std::vector<float> units(start.size());
     float largest = 0;
@@ -55,15 +56,15 @@ struct Parameter {
     unit = device.allocate(n);
     device.upload(units, unit.get());
   }
-  // The root mean square of all.
+  // Counts all values in units of their root mean square.
   void count_in_rms(std::span<const float> start) {
     double square = 0;
     for (const float x : start) square += double{x} * x;
     unit_all = std::sqrt(square / static_cast<double>(std::max<size_t>(1, start.size())));
-    if (unit_all == 0) unit_all = 1e-3;  // a bias that starts at zero
+    if (unit_all == 0) unit_all = 1e-3;  // for a bias that starts at zero
   }
 
-  // The gradient's squares, in units, to what the device adds up.
+  // Adds the squares of the gradient, in units, to the device's sum.
   void add_gradient_squares(D& device) const { device.add_squares(gradient.get(), unit.get(), n, unit_all * unit_all); }
   void step(D& device, AdamStep how, double clip) {
     how.rate *= unit_all * pace;
@@ -72,7 +73,8 @@ struct Parameter {
   }
 };
 
-// A dense tensor of a checkpoint as a parameter: what is multiplied are the masters rounded to what the file stores.
+// A DenseParameter is a dense tensor of a checkpoint as a parameter. Products use the masters rounded to what the
+// file stores.
 template <class D>
 class DenseParameter {
  public:

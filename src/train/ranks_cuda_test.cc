@@ -1,4 +1,4 @@
-// Tuning shared by two GPUs, a rank each. With fewer the test is skipped by name.
+// This test shares a tuning between two GPUs, one for each rank. With fewer GPUs it is skipped by name.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -56,8 +56,8 @@ void expect_same(const TuneResult& one, const TuneResult& other, const char* who
   EXPECT_EQ(one.report.layer_after, other.report.layer_after) << who;
 }
 
-// Both stages of two families, in integers with zero points and in a grid: every tensor and every measurement, bit for
-// bit, on both ranks.
+// Both stages run for two families, in integers with zero points and in a grid. Every tensor and every measurement
+// must be the same, bit for bit, on both ranks.
 TEST(TuneCuda, TwoGpusGiveTheBytesOfOne) {
   if (!has_gpu(1)) GTEST_SKIP() << "SKIPPED: no GPU 1 beside GPU 0: that two give the bytes of one is NOT tested";
   ThreadPool pool(4);

@@ -13,7 +13,7 @@ namespace {
 
 using Network = DenseNetwork<Host<float>>;
 
-// A token of every row but the last, drawn from its logits; -1 for the last.
+// Returns a token for every row but the last, drawn from its logits, and -1 for the last.
 std::vector<int32_t> drawn_labels(Tape<Host<float>>& tape, const Network& net, const Host<float>::Rows& rows, int64_t v,
                                   int64_t d, uint64_t seed, uint64_t stream) {
   Rng rng(seed, stream);
@@ -35,8 +35,8 @@ std::vector<int32_t> drawn_labels(Tape<Host<float>>& tape, const Network& net, c
   return labels;
 }
 
-// Runs the mean loss of each sequence forward and backward, one sequence after the other, and calls `use`. `view`: the
-// network's, with what else the backward is to add up.
+// Runs the mean loss of each sequence forward and backward, one sequence after the other, and calls `use`. `view` is
+// the network's view, with whatever else the backward pass is to add up.
 class Gradients {
  public:
   Gradients(const Checkpoint& checkpoint, std::span<const std::vector<int32_t>> sequences,

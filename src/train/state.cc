@@ -16,7 +16,7 @@ OwnedTensor copy_of(const Tensor& view) {
   return t;
 }
 
-// Of all that a state holds: a number that was damaged would be a number like any other.
+// Returns the seal of everything that a state holds. Without it, a damaged number would look like any other.
 std::string seal(const std::string& tuner, const std::string& tensors) { return sha256_hex(tuner + tensors); }
 
 }  // namespace

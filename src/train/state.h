@@ -1,4 +1,5 @@
-// The state of a tuner between two steps, in one safetensors file that is complete or not there (core/file.h):
+// This file stores the state of a tuner between two steps, in one safetensors file that is complete or absent
+// (core/file.h):
 //
 //   "NAME.value", "NAME.m", "NAME.v"   F32, every parameter's master and moments
 //   "NAME.chosen"                      F32, the codes of vectors
@@ -37,13 +38,13 @@ void load_parameter(D& device, const Safetensors& file, Parameter<D>& p) {
 }
 
 void add_weights(const TunedWeights& weights, std::vector<TensorToWrite>& tensors);
-// Of what is outside the layers and the first `layers` of them.
+// Loads the weights outside the layers and those of the first `layers` layers.
 TunedWeights load_weights(const Safetensors& file, const Checkpoint& model, int layers);
 
 void write_state(const std::string& path, std::vector<TensorToWrite> tensors, const nlohmann::json& about);
-// "" where the file is not there or is whole; else why it cannot be what was written.
+// Returns "" if the file is absent or undamaged, and otherwise the reason why it cannot be what was written.
 std::string damage_of_state(const std::string& path);
-// Both throw Error naming the file if it is damaged, the second if it belongs to another job.
+// Both throw Error naming the file if it is damaged; the second also if it belongs to another job.
 Safetensors open_state(const std::string& path);
 nlohmann::json read_state(const Safetensors& file, const std::string& path, const nlohmann::json& job);
 

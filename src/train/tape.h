@@ -1,5 +1,5 @@
-// A whole model forward and back: the inputs of its layers are kept, one layer at a time is run again on the way back.
-// Logits exist for a few rows at a time: head and loss take the stream in chunks.
+// A Tape runs a whole model forward and back. It keeps the inputs of the layers, and runs one layer at a time again
+// on the way back. Logits exist for only a few rows at a time, since head and loss take the stream in chunks.
 #pragma once
 #include <algorithm>
 #include <functional>
@@ -10,7 +10,7 @@ namespace fidelio::train {
 
 struct LossSums {
   int64_t rows = 0;
-  double loss[kLosses] = {};  // sums over rows: forward, reverse, label
+  double loss[kLosses] = {};  // sums over rows of the forward, reverse and label losses
 
   double mixed(const LossMix& mix) const { return mix.forward * loss[0] + mix.reverse * loss[1] + mix.label * loss[2]; }
   void add(const LossSums& other) {
@@ -41,13 +41,13 @@ class Tape {
     losses_ = device.allocate(rows * kLosses);
   }
 
-  // Rows of logits at a time.
+  // Returns the number of rows of logits at a time.
   static int64_t chunk_of(const ModelConfig& c, int64_t rows) {
     return std::min(rows, std::max<int64_t>(128, (int64_t{1} << 26) / c.v));
   }
   int64_t chunk() const { return chunk_; }
 
-  // Bytes that a tape for so many rows holds.
+  // Returns the bytes of a tape for so many rows.
   static int64_t bytes(const ModelConfig& c, int64_t rows) {
     return static_cast<int64_t>(sizeof(Real)) *
            (rows * (Block<D>::row_values(c) + (c.L + 3) * int64_t{c.d}) +
@@ -56,8 +56,8 @@ class Tape {
   Block<D>& block() { return block_; }
   int64_t capacity() const { return capacity_; }
 
-  // The stream (n, d) after the last layer, valid until the next call; streams of a forward that is kept stay for
-  // backward(), others leave them alone.
+  // Returns the residual stream (n, d) after the last layer, valid until the next call. If `keep`, the streams stay
+  // for backward(); otherwise kept streams are not touched.
   Real* forward(const NetworkView<Real>& net, const Rows& rows, bool keep) {
     Real* first = keep ? streams_[0].get() : other_.get();
     device_.gather(rows, net.embedding.weight, config_.d, first);
@@ -68,9 +68,9 @@ class Tape {
     return keep ? streams_[config_.L].get() : other_.get();
   }
 
-  // The losses of `student`'s stream (kept) against `teacher`'s (not kept; null: labels alone) over all rows whose next
-  // token is in the sequence, or over all rows without labels. With gradient_scale != 0 the gradient of the mix, times
-  // it, is left for backward().
+  // Computes the losses of the student's kept `stream` against the teacher's, which is not kept (if it is null, only
+  // labels count). Rows count if their next token is in the sequence, or all rows without labels. If gradient_scale
+  // is not 0, the gradient of the mix, times gradient_scale, is left for backward().
   LossSums losses(const NetworkView<Real>& student, const NetworkView<Real>* teacher, const Real* teacher_stream,
                   const Rows& rows, const Real* stream, const LossMix& mix, double gradient_scale) {
     for (int64_t first = 0; first < rows.rows(); first += chunk_) {
@@ -93,10 +93,11 @@ class Tape {
     sums.rows = rows.rows();
     return sums;
   }
-  // Next tokens of the rows (n), in the device's memory; null: none.
+  // Sets the next tokens of the rows (n), in the device's memory. Null means that there are none.
   void set_labels(const int32_t* labels) { labels_ = labels; }
 
-  // Through all layers of the forward that was kept, from what losses() left (or gradient(), filled by the caller).
+  // Goes back through all layers of the kept forward pass, from the gradient that losses() left (or that the caller
+  // wrote to gradient()).
   void backward(const NetworkView<Real>& net, const Rows& rows) {
     for (int l = config_.L; l-- > 0;)
       block_.backward(net.layers[static_cast<size_t>(l)], rows, streams_[static_cast<size_t>(l)].get(), gradient_.get(),
@@ -106,7 +107,7 @@ class Tape {
       device_.scatter(rows, gradient_.get(), config_.d, net.embedding.weight_gradient);
   }
   Real* gradient() { return gradient_.get(); }
-  // Rows (n, d) that tuning a single layer uses for its own.
+  // These are rows (n, d) that tuning a single layer uses for its own purposes.
   Real* input() { return streams_[0].get(); }
   Real* target() { return other_.get(); }
 
@@ -114,7 +115,7 @@ class Tape {
     device_.norm(stream, net.final.weight, config_.rms_eps, n, config_.d, hidden);
     linear(device_, net.head, n, hidden, false, logits);
   }
-  // Scratch of chunk() rows, for who wants logits without a loss.
+  // These are scratch memory of chunk() rows, for callers that want logits without a loss.
   Real* hidden() { return hidden_.get(); }
   Real* logits() { return logits_.get(); }
 
@@ -123,10 +124,10 @@ class Tape {
   ModelConfig config_;
   int64_t capacity_, chunk_;
   Block<D> block_;
-  std::vector<Array> streams_;  // (L + 1) of (n, d): every layer's input, and the last's output
+  std::vector<Array> streams_;  // (L + 1) of (n, d): every layer's input, and the last layer's output
   Array other_, gradient_, hidden_, teacher_hidden_, dhidden_, logits_, teacher_logits_, losses_;
   const int32_t* labels_ = nullptr;
-  bool fresh_ = false;  // the last layer's forward is what the block did last
+  bool fresh_ = false;  // whether the block's last forward pass was that of the last layer
 };
 
 }  // namespace fidelio::train

@@ -1,4 +1,5 @@
-// The GPU's operations beside the host's in FP32: every result of the same inputs within what the order of sums may do.
+// These tests compare the GPU's operations with the host's in FP32. Every result for the same inputs must be within
+// what the order of sums allows.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -30,7 +31,8 @@ double relative_distance(const std::vector<float>& a, const std::vector<float>& 
   return norm > 0 ? std::sqrt(difference / norm) : std::sqrt(difference);
 }
 
-// Losses, and the gradients of every tensor, of a model whose weights are some per cent off, on one device.
+// Returns the losses, and the gradients of every tensor, of a model whose weights are some per cent off, on one
+// device.
 template <class D>
 std::map<std::string, std::vector<float>> gradients(D& device, const Checkpoint& checkpoint, const LossMix& mix) {
   const ModelConfig& config = checkpoint.config();
@@ -64,8 +66,9 @@ std::map<std::string, std::vector<float>> gradients(D& device, const Checkpoint&
   return all;
 }
 
-// K = 80 terms at most, two layers, some fifteen operations a layer: FP32 eps 6e-8 times sqrt(terms) and operations, and
-// a softmax that doubles it here and there; a wrong term would be of the order of 1.
+// There are at most K = 80 terms, two layers, and some fifteen operations in a layer. The FP32 eps of 6e-8 is
+// multiplied by the root of terms and operations, and a softmax doubles it here and there. A wrong term would be of
+// the order of 1.
 TEST(TrainCuda, GradientsOfEveryFamily) {
   const auto gpu = open_gpu();
   if (!gpu) GTEST_SKIP() << "no GPU";
@@ -81,10 +84,11 @@ TEST(TrainCuda, GradientsOfEveryFamily) {
   }
 }
 
-// Factors of products rounded to 11 bits (TF32) or 8 (BF16): half a unit in the last place each, that is eps = 2^-11 or
-// 2^-8 of a value at most, over some thirty roundings one after the other from a weight to its gradient, which add up as
-// their root: 6 eps; a softmax near its tops doubles it here and there. The loss is a small difference of large logits:
-// its gradient q - p carries the logits' error, of models some per cent apart ten times as large, relatively.
+// Factors of products are rounded to 11 bits (TF32) or 8 (BF16). Half a unit in the last place is at most eps = 2^-11
+// or 2^-8 of a value. Some thirty roundings follow each other between a weight and its gradient; they add up as their
+// root, to 6 eps. A softmax near its tops doubles that here and there. The loss is a small difference of large
+// logits: its gradient q - p carries the logits' error, which is relatively ten times as large for models that are
+// some per cent apart.
 TEST(TrainCuda, RoundedProductsStayNear) {
   Host<float> host(2);
   for (auto [arithmetic, eps] : {std::pair{cuda::Arithmetic::tf32, 0x1p-11}, {cuda::Arithmetic::bf16, 0x1p-8}}) {
@@ -101,8 +105,8 @@ TEST(TrainCuda, RoundedProductsStayNear) {
   }
 }
 
-// Attention of sequences long enough for several blocks of queries, two of one length and ragged ones, with and without
-// shared keys and windows: its outputs and gradients.
+// Returns the outputs and gradients of attention, for sequences long enough for several blocks of queries, two of
+// them equally long, with and without shared keys and windows.
 template <class D>
 std::vector<std::vector<float>> attention(D& device, const AttentionSizes& sizes) {
   Sequences sequences;
@@ -130,9 +134,9 @@ std::vector<std::vector<float>> attention(D& device, const AttentionSizes& sizes
   return all;
 }
 
-// FP32: sums of at most 516 terms, sqrt of that times 6e-8, with room for the exponentials. BF16: q, k, v, dout and
-// probabilities rounded to 2^-9 each; scores of 16 products carry it as sqrt(2) 2^-9 of their size, about 1, which
-// exponentials pass on.
+// In FP32, sums have at most 516 terms; their error is the root of that times 6e-8, and there is room for the
+// exponentials. In BF16, q, k, v, dout and probabilities are rounded to 2^-9 each. Scores of 16 products carry that
+// as sqrt(2) 2^-9 of their size, which is about 1, and exponentials pass it on.
 TEST(TrainCuda, AttentionInBlocks) {
   Host<float> host(2);
   for (auto [arithmetic, bound] : {std::pair{cuda::Arithmetic::fp32, 2e-5}, {cuda::Arithmetic::bf16, 2e-2}}) {
@@ -147,7 +151,8 @@ TEST(TrainCuda, AttentionInBlocks) {
   }
 }
 
-// Latents of integers with zero points, of a grid and of floats: values, gradients, a step of AdamW.
+// Returns values, gradients and a step of AdamW for the latents of integers with zero points, of a grid and of
+// floats.
 template <class D>
 std::vector<std::vector<float>> codes(D& device, ScaleRule rule, int levels, bool zeros, bool table, bool offset) {
   constexpr int64_t out = 37, in = 200, group = 64, groups = 4;
@@ -205,7 +210,8 @@ TEST(TrainCuda, Codes) {
   Host<float> host(2);
   const auto same = [&](auto... arguments) {
     const auto expected = codes(host, arguments...), got = codes(*gpu, arguments...);
-    // Sums of 64 (a group), of 4 groups, of thousands (a level): sqrt of these times 6e-8.
+    // Sums have 64 terms (a group), 4 groups, or thousands of terms (a level); their error is the root of that times
+    // 6e-8.
     for (size_t i = 0; i < expected.size(); ++i) EXPECT_LT(relative_distance(got[i], expected[i]), 1e-5) << i;
   };
   same(ScaleRule::u8, 8, true, false, false);

@@ -1,5 +1,5 @@
-// A linear in vector codes as something that is tuned: latents, scales, its own codebook or the model's, and the
-// corrections (train/vectors.h). matrix.h has it beside the other formats.
+// A VectorMatrix is a linear in vector codes while it is tuned: latents, scales, its own codebook or the model's, and
+// the corrections (train/vectors.h). matrix.h has it beside the other formats.
 #pragma once
 #include "train/codebook.h"
 
@@ -11,7 +11,8 @@ class VectorMatrix {
   using Real = typename D::Real;
   using Array = std::shared_ptr<Real[]>;
 
-  // `shared`: the model's codebook, which is decoded, moved and kept by who has it; null: one of this matrix's own.
+  // `shared` is the model's codebook, which its owner decodes, moves and saves. If it is null, this matrix has a
+  // codebook of its own.
   VectorMatrix(D& device, const std::string& name, const LinearWeight& start, std::span<const float> source,
                std::shared_ptr<Codebook<D>> shared)
       : device_(device),
@@ -30,7 +31,7 @@ class VectorMatrix {
       correction_->count_in_rms(start_.correction);
     }
     code_ = loaded(start_.code), of_row_ = loaded(start_.book), place_ = loaded(start_.place);
-    start_.latent = {}, start_.neighbours = {};  // the device has them
+    start_.latent = {}, start_.neighbours = {};  // the device has these
     weight_ = device.allocate(sizes_.out * sizes_.in);
     decode();
   }
@@ -38,14 +39,14 @@ class VectorMatrix {
   const Real* weight() const { return weight_.get(); }
   Real* weight_gradient() const { return latent_->gradient.get(); }
 
-  // Not `choose`: codes stay as they are, whatever is nearest to the latents.
+  // Computes the values. If not `choose`, codes stay as they are, whatever is nearest to the latents.
   void decode(bool choose = true) {
     if (owns_book_) book_->decode();
     VectorView<Real> from = view();
     if (!choose) from.latent = nullptr;
     device_.decode(sizes_, from, weight_.get());
   }
-  // `shared`: to the model's codebook too.
+  // Computes the gradients. With `shared`, the model's codebook gets its gradient too.
   void backward(bool shared) {
     device_.decode_backward(
         sizes_, view(),
@@ -66,8 +67,8 @@ class VectorMatrix {
     if (owns_book_) f(book_->parameter());
     if (correction_) f(*correction_);
   }
-  // The codes that decode() chose. A choice is looked for around the one before, so that they do not follow from the
-  // parameters: who goes on with a run needs them too. f(name, values, how many).
+  // Calls f(name, values, count) with the codes that decode() chose. A new code is searched around the one before, so
+  // codes do not follow from the parameters alone, and a run that is continued needs them too.
   void choices(const std::function<void(const std::string&, Real*, int64_t)>& f) {
     f(name_ + ".chosen", code_.get(), sizes_.out * sizes_.vectors);
   }
@@ -75,11 +76,12 @@ class VectorMatrix {
  private:
   void add(std::optional<Parameter<D>>& to, std::string name, Share share, const std::vector<float>& start) {
     to.emplace(device_, std::move(name), share, start);
-    // Of .005, .0075 and .015 of a cell the last was best on quill-26m, of .016 and .04 the latter on quill-1m.
+    // Rates of .005, .0075 and .015 of a cell were tried on quill-26m, and .016 and .04 on quill-1m; the last was
+    // best in each case.
     if (share == Share::codes) to->pace = 10;
     if (share != Share::scales) return;
     to->count_in_shares(device_, start);
-    to->pace = pace_of(share, 2);  // vector codes have about two bits a weight, and moved at that rate before
+    to->pace = pace_of(share, 2);  // vector codes have about two bits a weight, and scales moved at that rate before
   }
   Array loaded(const std::vector<float>& values) {
     Array array = device_.allocate(std::max<int64_t>(1, static_cast<int64_t>(values.size())));

@@ -1,4 +1,4 @@
-// Vector codes of the tuner on a GPU against the host. Without a GPU the test is skipped by name.
+// This test compares the tuner's vector codes on a GPU with the host's. Without a GPU it is skipped by name.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -43,8 +43,8 @@ LinearWeight random_vectors(const char* format, int64_t out, int64_t in) {
   return w;
 }
 
-// The weights, and what random gradients of them make of all parameters' gradients, one after the other, and of the
-// codebook's that they share.
+// Returns the weights, and the gradients that random gradients of the weights give for all parameters, one after the
+// other, and for the codebook that they share.
 template <class D>
 std::vector<std::vector<float>> values_of(D& device, const std::vector<LinearWeight>& weights) {
   std::vector<std::vector<float>> all;
@@ -72,7 +72,7 @@ TEST(TrainVectorsCuda, TheGpuGivesWhatTheHostGives) {
   if (const auto why = no_gpu()) GTEST_SKIP() << *why;
   gpu.emplace(0);
   Host<float> host(2);
-  // 2,200 x 1,500 weights have three codebooks, and the larger ones more codes than a GPU lists at once.
+  // 2,200 x 1,500 weights have three codebooks, and the larger ones have more codes than a GPU lists at once.
   const std::vector<std::tuple<const char*, int64_t, int64_t>> cases = {
       {"vq8k12s1+r5.0", 100, 200}, {"vq8k13s4+r2.0", 100, 200}, {"vq8k16s8", 100, 200},
       {"vq8k16s8", 2200, 1500},    {"vq8k16s4m", 100, 200},     {"vq8k16s8m", 1100, 1000}};
@@ -81,8 +81,8 @@ TEST(TrainVectorsCuda, TheGpuGivesWhatTheHostGives) {
     if (weights[0].spec.shared) weights.push_back(random_vectors(format, 64, 61));
     const auto expected = values_of(host, weights), got = values_of(*gpu, weights);
     ASSERT_EQ(expected.size(), got.size());
-    // Values but for one rounding where there is a correction; sums of at most 100 x 25 terms, or 2,200, of random
-    // sign in another order: sqrt of that times 6e-8 of their size.
+    // Values are equal but for one rounding where there is a correction. Sums have at most 100 x 25 terms, or 2,200,
+    // of random sign, in another order; their error is the root of that times 6e-8 of their size.
     for (size_t i = 0; i < expected.size(); ++i) {
       double distance = 0, norm = 0;
       for (size_t k = 0; k < expected[i].size(); ++k) {

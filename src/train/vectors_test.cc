@@ -1,5 +1,5 @@
-// Vector codes as latents: they give the bytes they came from, decode to what the format decodes to, and their gradients
-// are those of the values.
+// These tests check vector codes as latents. They give back the bytes that they came from and decode to what the
+// format decodes to, and their gradients are those of the values.
 #include <cstring>
 
 #include "train/gradient_check.h"
@@ -13,7 +13,7 @@ using Values = std::vector<double>;
 
 const std::vector<std::string> kVectorFormats = {"vq8k9s1", "vq8k13s4+r5.0", "vq8k16s8", "vq8k12s4+r2.0", "vq8k20s8"};
 
-// Random but valid; the last vector of a row is ragged.
+// Returns a random but valid weight. The last vector of a row is incomplete.
 LinearWeight random_vectors(const std::string& name, int64_t out = 19, int64_t in = 61) {
   LinearWeight w = allocate_weight(parse_format(name), out, in);
   auto& m = std::get<SignedVectors>(w.main);
@@ -53,7 +53,7 @@ TEST_P(Vectors, LatentsGiveTheValuesAndScalesTheyCameFrom) {
   for (const std::vector<float>& from : {source, std::vector<float>{}}) {
     Matrix<Host<float>> matrix(host, "m", w, from, 0.45f);
     const LinearWeight back = matrix.encode();
-    // Signs of entries that are zero and equal entries have several codes: what is held to is what they stand for.
+    // Signs of entries that are zero, and equal entries, have several codes; so values are compared.
     EXPECT_EQ(decode(back), expected);
     const auto a = stored_tensors(w), b = stored_tensors(back);
     ASSERT_EQ(a.size(), b.size());
@@ -62,13 +62,13 @@ TEST_P(Vectors, LatentsGiveTheValuesAndScalesTheyCameFrom) {
       EXPECT_EQ(std::memcmp(a[i].tensor.data, b[i].tensor.data, static_cast<size_t>(a[i].tensor.bytes())), 0)
           << a[i].suffix;
     }
-    // Two products and, of corrections, a sum: three roundings of at most the terms' magnitudes.
+    // There are two products and, for corrections, a sum: three roundings of at most the terms' magnitudes.
     for (size_t i = 0; i < expected.size(); ++i)
       ASSERT_NEAR(matrix.view().weight[i], expected[i], 4 * 0x1p-24 * (std::abs(expected[i]) + 2 * 2.6)) << i;
   }
 }
 
-// FP16's rounding is a staircase: masters lie on stored values, and steps of differences are whole steps of it.
+// FP16's rounding is a staircase. So masters lie on stored values, and differences take whole steps of it.
 TEST_P(Vectors, GradientsOfScalesAndCodebook) {
   const LinearWeight w = random_vectors(GetParam());
   const VectorLatents l = vector_latents(w, {}, vector_neighbours(w));
@@ -99,11 +99,11 @@ TEST_P(Vectors, GradientsOfScalesAndCodebook) {
     x[i] = here;
     EXPECT_NEAR(slope, gradient[i], 1e-9 * (1 + std::abs(before) / std::abs(step))) << i;
   };
-  for (size_t i = 0; i < row.size(); i += 3) expect_slope(row, drow, i, row[i]);  // twice itself
+  for (size_t i = 0; i < row.size(); i += 3) expect_slope(row, drow, i, row[i]);  // the step is the value itself
   for (size_t i = 0; i < column.size(); i += 3) expect_slope(column, dcolumn, i, column[i]);
-  // Codebook values that are small against their entries' distances leave every code where it is.
+  // Codebook values change so little, compared with their entries' distances, that every code stays where it is.
   for (size_t i = 0; i < book.size(); i += 97) expect_slope(book, dbook, i, 0x1p-20);
-  // Corrections whose largest value stays: a step of their scale.
+  // The corrections keep their largest value, and another value moves by a step of their scale.
   for (int64_t i = 0; i < s.corrections; ++i) {
     const double unit = correction_scale(&correction[static_cast<size_t>(i * kVector)]);
     const auto at = static_cast<size_t>(i * kVector) + 1;
@@ -116,7 +116,7 @@ TEST_P(Vectors, GradientsOfScalesAndCodebook) {
           weights[static_cast<size_t>(r * s.in + c)] * row[static_cast<size_t>(r)] * column[static_cast<size_t>(c)]);
 }
 
-// Two matrices of different shapes that read the model's codebook.
+// A SharedPair is two matrices of different shapes that read the model's codebook.
 template <class D>
 struct SharedPair {
   LinearWeight weight[2] = {random_vectors("vq8k16s8m"), random_vectors("vq8k16s8m", 33, 40)};
@@ -140,8 +140,9 @@ std::vector<int8_t> codebook_bytes(const LinearWeight& of) {
   return {bytes.begin(), bytes.end()};
 }
 
-// Its gradient is the sum over the matrices. With the codes as they are the values are linear in the levels, which
-// whole steps of the masters are: differences are slopes but for the rounding of a sum of 2,500 terms in FP64.
+// The gradient of the codebook is the sum over the matrices. With the codes unchanged, values are linear in the
+// levels, which whole steps of the masters are. So differences are slopes, but for the rounding of a sum of 2,500
+// terms in FP64.
 TEST(SharedCodebook, ItsGradientIsTheSumOverItsMatrices) {
   Host<double> host(2);
   SharedPair<Host<double>> pair(host, true);
@@ -176,7 +177,8 @@ TEST(SharedCodebook, ItsGradientIsTheSumOverItsMatrices) {
   EXPECT_GT(norm, 0);
 }
 
-// What is left of the distance to the same codes with other entries, after some steps; the weights come back in `to`.
+// Returns how much remains, after some steps, of the distance to the same codes with other entries. The weights are
+// returned in `to`.
 double error_after_steps(bool trained, std::vector<LinearWeight>& to) {
   Host<float> host(1);
   SharedPair<Host<float>> pair(host, trained);
@@ -222,14 +224,14 @@ TEST(SharedCodebook, TrainingItLeavesLessOfTheLossAndOneForAll) {
   for (const LinearWeight& w : without) EXPECT_EQ(codebook_bytes(w), start);
 }
 
-// Who goes on with a run has the same values, though the codes do not follow from the parameters alone.
+// A run that is continued has the same values, although the codes do not follow from the parameters alone.
 TEST(Vectors, ChoicesAreKeptBesideTheParameters) {
   Host<float> host(1);
   const LinearWeight w = random_vectors("vq8k16s8");
   Matrix<Host<float>> first(host, "m", w, {}), second(host, "m", w, {});
   std::vector<std::vector<float>> state;
   const auto keep = [&](const float* values, int64_t n) { state.emplace_back(values, values + n); };
-  // Far from where they began, in three walks.
+  // The latents end far from where they began, after three random walks.
   for (const uint64_t walk : {1, 2, 3}) {
     first.parameters([&](Parameter<Host<float>>& p) {
       const std::vector<double> by = normal_values(walk, p.n, p.share == Share::codes ? 60 : 0);

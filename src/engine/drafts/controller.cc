@@ -5,8 +5,8 @@
 
 namespace fidelio {
 
-// --- costs ---------------------------------------------------------------------------------------------------------
-constexpr int64_t kNewSteps = 2;  // the first ones of as many rows
+// --- The next functions learn costs. ---
+constexpr int64_t kNewSteps = 2;  // so many first steps with a new number of rows are not counted
 
 void StepCost::Median::add(double of_step, int64_t now) {
   added = now;
@@ -20,8 +20,9 @@ void StepCost::Median::add(double of_step, int64_t now) {
 }
 
 void StepCost::add(double rows, double seconds) {
-  constexpr double kKeep = 0.993;   // halved in 100 steps
-  constexpr double kHeldUp = 1.25;  // of the median: such a step says nothing of rows
+  constexpr double kKeep = 0.993;  // halves a weight in 100 steps
+  // A step that takes more than this times the median was held up and says nothing about rows.
+  constexpr double kHeldUp = 1.25;
   ++added_;
   if (rows <= kMostRows) by_rows_[static_cast<size_t>(rows)].add(seconds, added_);
   if (rows <= kMostRows && (steps(rows) <= kNewSteps || (seen(rows) && seconds > kHeldUp * of(rows)))) return;
@@ -31,7 +32,8 @@ void StepCost::add(double rows, double seconds) {
 
 bool StepCost::seen(double rows) const {
   constexpr int64_t kEnough = kNewSteps + 3;  // one of them may have been held up
-  // What was found dear is not tried again, so that it is believed for so many steps alone.
+  // A number of rows that was found expensive is not tried again, so the finding is believed only for this many
+  // steps.
   constexpr int64_t kBelieved = 1000;
   return steps(rows) >= kEnough && added_ - by_rows_[static_cast<size_t>(rows)].added <= kBelieved;
 }
@@ -47,7 +49,8 @@ double StepCost::nearby(double rows) const {
   return from < 0 ? of(rows) : std::min(of(rows), by_rows_[static_cast<size_t>(from)].seconds);
 }
 
-// What was not seen takes no less than what was seen of fewer rows: a stair is known once its first step is.
+// Steps with a number of rows that was not seen take no less than steps that were seen with fewer rows. So a jump in
+// the cost is known once its first step was seen.
 double StepCost::of(double rows) const {
   if (seen(rows)) return by_rows_[static_cast<size_t>(rows)].seconds;
   double most = fixed() + per_row() * rows;
@@ -56,7 +59,8 @@ double StepCost::of(double rows) const {
   return most;
 }
 
-// Where all steps had about as many rows there is no slope to see: a row is taken to cost a twentieth of a step.
+// If all steps had about the same number of rows, no slope can be fitted. A row is then taken to cost a twentieth of
+// a step.
 double StepCost::per_row() const {
   if (weight_ <= 0) return 0;
   const double mean = x_ / weight_, variance = xx_ / weight_ - mean * mean, seconds = y_ / weight_;
@@ -66,9 +70,9 @@ double StepCost::per_row() const {
 
 double StepCost::fixed() const { return weight_ <= 0 ? 0 : std::max(0.0, (y_ - per_row() * x_) / weight_); }
 
-// --- acceptance ----------------------------------------------------------------------------------------------------
-AcceptanceTable::
-    AcceptanceTable() {  // as if four drafts of each bin had been seen, accepted as often as they were sure
+// --- The next functions learn how often drafts are accepted. ---
+// The table begins as if four drafts of each bin had been seen and accepted as often as they were sure.
+AcceptanceTable::AcceptanceTable() {
   double low = 0;
   for (size_t i = 0; i < kUpTo.size(); ++i) {
     made_[i] = 4;
@@ -96,7 +100,7 @@ void AcceptanceTable::add(double sureness, bool accepted) {
   all_accepted_ = kKeep * all_accepted_ + (accepted ? 1 : 0);
 }
 
-// --- how far -------------------------------------------------------------------------------------------------------
+// --- The next functions decide how far to draft. ---
 void Controller::begin_cycle(int64_t outputs, int64_t running) {
   outputs_ = outputs;
   drafted_ = 0;
@@ -141,7 +145,8 @@ int64_t Controller::worth_together(std::span<const double> reached) {
   const auto all = static_cast<int64_t>(reached.size());
   if (!options_.adapt || all == 0 || trial_) return all;
   if (holds_back()) return 0;
-  // A number of rows that was begun with is known first, before there is another.
+  // If steps with some number of rows have begun to be measured, they are continued before another new number is
+  // tried.
   const bool may_be_new = new_account_ >= 0;
   bool begun = false;
   const auto plain = static_cast<double>(outputs_);
@@ -173,7 +178,7 @@ void Controller::drafted(int64_t rows, double seconds) {
   seconds_ += seconds;
 }
 
-// Where a prompt shared the step, its time says nothing about outputs, and the cycle is not counted.
+// If a prompt shared the step, its time says nothing about outputs, and the cycle is not counted.
 void Controller::verified(int64_t rows, double seconds, bool only_outputs) {
   constexpr int64_t kTimed = 3, kRarest = 64;
   verified_drafts_ = rows > outputs_;

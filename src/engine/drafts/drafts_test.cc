@@ -1,3 +1,4 @@
+// This file tests drafts: rejection sampling, the cost of steps, the controller, and drafts looked up in the text.
 #include "engine/drafts/controller.h"
 
 #include <gtest/gtest.h>
@@ -20,8 +21,9 @@ TokenDistribution distribution(std::vector<int32_t> ids, std::vector<uint64_t> w
   return d;
 }
 
-// Chi-square of a million tokens against the model's distribution, for drafts close to it, far from it, with tokens that
-// it lacks and without some that it has, and for certain drafts; and the acceptance against sum min(p, q).
+// Draws a million tokens and compares them with the model's distribution by chi-square. The drafts are close to the
+// model, far from it, have tokens that the model lacks, lack tokens that it has, or are certain. The acceptance is
+// compared with sum min(p, q).
 TEST(Rejection, GivesTheModelsDistributionWhateverWasDrafted) {
   const TokenDistribution p = distribution({0, 2, 3, 5, 7, 8}, {400, 50, 300, 5, 200, 45});
   const TokenDistribution qs[] = {p, distribution({0, 2, 3, 5, 7, 8}, {350, 90, 280, 20, 230, 30}),
@@ -51,8 +53,8 @@ TEST(Rejection, GivesTheModelsDistributionWhateverWasDrafted) {
       const double off = static_cast<double>(std::exchange(seen[static_cast<size_t>(p.ids[i])], 0)) - expected;
       chi += off * off / expected;
     }
-    EXPECT_LT(chi, 20.5) << which;  // 5 degrees of freedom: exceeded once in a thousand
-    EXPECT_EQ(std::accumulate(seen.begin(), seen.end(), int64_t{0}), 0) << which;  // no token that p lacks
+    EXPECT_LT(chi, 20.5) << which;  // with 5 degrees of freedom this is exceeded once in a thousand times
+    EXPECT_EQ(std::accumulate(seen.begin(), seen.end(), int64_t{0}), 0) << which;  // no token is drawn that p lacks
     const double ear = overlap(p, q, 3);
     EXPECT_NEAR(static_cast<double>(accepted) / kDraws, ear, 4 * std::sqrt(ear * (1 - ear) / kDraws) + 1e-9) << which;
   }
@@ -66,25 +68,27 @@ TEST(StepCost, FindsFixedAndRowCostsOfNoisySteps) {
     const double rows = 1 + static_cast<double>(rng.below(9));
     cost.add(rows, 0.010 + 0.001 * rows + 0.0005 * rng.normal());
   }
-  // 143 effective steps of rows with variance 6.7: the slope's error is .0005 / sqrt(143 x 6.7), four of those.
+  // There are 143 effective steps, whose rows have a variance of 6.7. The slope's standard error is .0005 / sqrt(143
+  // x 6.7), and the tolerance is four of those.
   EXPECT_NEAR(cost.per_row(), 0.001, 7e-5);
   EXPECT_NEAR(cost.of(5), 0.015, 2e-4);
 }
 
-// A ninth row brings other kernels, which take a quarter longer; eight more after it cost next to nothing.
+// A ninth row needs other kernels, which take a quarter longer. Eight rows more cost almost nothing.
 TEST(StepCost, KnowsTheStairsOfWhatItHasSeen) {
   StepCost cost;
   const auto took = [](double rows) { return rows <= 8 ? 0.010 : 0.0125 + 1e-5 * rows; };
   for (int i = 0; i < 40; ++i)
-    for (const double rows : {1.0, 8.0, 9.0, 16.0}) cost.add(rows, i == 0 ? 0.1 : took(rows));  // recorded first
+    // The first step of each kind is slow, as if it were recorded.
+    for (const double rows : {1.0, 8.0, 9.0, 16.0}) cost.add(rows, i == 0 ? 0.1 : took(rows));
   for (const double rows : {1.0, 8.0, 9.0, 16.0}) EXPECT_NEAR(cost.of(rows), took(rows), 1e-12) << rows;
   EXPECT_FALSE(cost.seen(12));
   EXPECT_GE(cost.of(12), took(9));
   EXPECT_FALSE(cost.seen(1e6));
 }
 
-// Eight sequences, one or two of which find something to look up that is right half of the time. A line through the
-// costs would have it pay.
+// There are eight sequences. One or two of them find something by lookup that is right half of the time. A line
+// fitted to the costs would predict that verifying it pays.
 TEST(Controller, RefusesDraftsThatDoNotPayTogether) {
   SpeculationOptions options;
   options.lookup = true;
@@ -107,8 +111,8 @@ TEST(Controller, RefusesDraftsThatDoNotPayTogether) {
   EXPECT_GT(static_cast<double>(tokens) / seconds * took(8) / 8, 0.99);
 }
 
-// Steps of eight sequences that find up to `most` tokens to look up, in the time of plain steps: the first two of each
-// number of rows take nine steps' time, as where steps are recorded.
+// Returns the speedup over plain steps for eight sequences that find up to `most` tokens by lookup. The first two
+// steps with each number of rows take nine steps' time, as if they were recorded.
 double speedup_with_recording(int64_t most, double right) {
   SpeculationOptions options;
   options.lookup = true;
@@ -130,9 +134,10 @@ double speedup_with_recording(int64_t most, double right) {
   return tokens / steps;
 }
 
-// The accounts hold 16 steps at first and earn a hundredth a cycle, 40 in all; the last steps may overdraw them by nine
-// each; the first two plain steps, which are not drafting's, take 16. What pays in the end is drafted all the same: twelve
-// rows on average of which half are right give 1.75 tokens in 1.024 steps, less 24 numbers of rows that take 16 steps.
+// The accounts hold 16 steps at first and earn a hundredth a cycle, which is 40 in all. The last steps may overdraw
+// them by nine each, and the first two plain steps, which are not due to drafting, take 16. Drafts that pay in the
+// end are still made: twelve rows on average, of which half are right, give 1.75 tokens in 1.024 steps, less 24
+// numbers of rows that cost 16 steps each.
 TEST(Controller, LosesNoMoreThanItsAccountOnStepsThatAreRecorded) {
   EXPECT_GT(speedup_with_recording(70, 0.02), 1 - (56 + 18 + 16) / 4000.0);
   EXPECT_GT(speedup_with_recording(24, 0.5), 0.95 * 1.75 / (1.024 + 24 * 16 / 4000.0));
@@ -150,14 +155,13 @@ TEST(Lookup, ProposesWhatFollowedTheNewestOccurrence) {
   EXPECT_EQ(lookup.propose(history, 1, matched).size(), 1u);
 }
 
-// A clock of its own: a draft costs `share` of a step, each verified row `row` of one, a draft is right with probability
-// `right`, but for the first `wrong_at_first` of them. Steps take twice as long in the first `slow_at_first` cycles, and
-// the first plain step after a draft `cold` times as long.
-// Tokens in the time of a plain step, over the cycles after those.
-// One step in twenty is held up by so many plain steps (`held_up`), and the thirtieth cycle with drafts once by so many
-// (`stopped`), which is not counted.
-// Where sequences end one by one, each number of fewer lasts four cycles after 200 of all of them, once, and that is what
-// counts.
+// A simulation with its own clock. A draft step costs `share` of a plain step, and each verified row `row` of one. A
+// draft is right with probability `right`, except for the first `wrong_at_first` drafts. Steps take twice as long in
+// the first `slow_at_first` cycles, and the first plain step after a draft takes `cold` times as long. One step in
+// twenty is delayed by `held_up` plain steps. The thirtieth cycle with drafts is delayed once by `stopped` plain
+// steps, which are reported to the controller but not counted in the result. With `end_one_by_one`, all sequences run
+// for 200 cycles; then one ends after every four cycles, and only that phase counts. The result is the number of
+// tokens made in the time of a plain step.
 struct Simulated {
   double share = 0.5, right = 0.8, row = 0.02;
   int64_t outputs = 1, slow_at_first = 0, wrong_at_first = 0;
@@ -231,7 +235,8 @@ double simulated_speedup(const Simulated& s, uint64_t seed = 3) {
 }
 
 TEST(Controller, DraftsWhereItPaysAndCostsNothingWhereItDoesNot) {
-  // The best fixed length gives (1 - a^(g+1)) / (1 - a) / (g r + 1 + .02 g): 2.08 for .95 at r = .3, 1.33 for .8 at .4.
+  // The best fixed length gives (1 - a^(g+1)) / (1 - a) / (g r + 1 + .02 g): 2.08 for .95 at r = .3, and 1.33 for .8
+  // at .4.
   EXPECT_GT(simulated_speedup({.share = 0.3, .right = 0.95}), 1.7);
   EXPECT_GT(simulated_speedup({.share = 0.4, .right = 0.80}), 1.2);
   EXPECT_GT(simulated_speedup({.share = 0.4, .right = 0.80, .outputs = 8}), 1.0);
@@ -241,20 +246,21 @@ TEST(Controller, DraftsWhereItPaysAndCostsNothingWhereItDoesNot) {
           << share << " " << right << " " << outputs;
 }
 
-// A draft that pays is found where the model's first steps take long, and where its own first tries fail; one that does
-// not is not made because plain steps took long once.
+// A draft that pays is found even if the model's first steps take long, or if its own first tries fail. A draft that
+// does not pay is not made merely because plain steps once took long.
 TEST(Controller, DoesNotJudgeByWhatWasOnlyAtFirst) {
-  // Two drafts give 2.57 tokens in 2.04 steps, 1.26, the most of all fixed numbers.
+  // Two drafts give 2.57 tokens in 2.04 steps, which is 1.26, the most of all fixed numbers.
   EXPECT_GT(simulated_speedup({.share = 0.5, .right = 0.85, .slow_at_first = 100}), 1.2);
   EXPECT_GT(simulated_speedup({.share = 0.5, .right = 0.85, .wrong_at_first = 5}), 1.15);
-  // 1.5 tokens in 1 + .5 + .3 steps: .83 of plain, and 1.67 of a plain step that takes twice as long.
+  // This is 1.5 tokens in 1 + .5 + .3 steps: .83 of plain decoding, and 1.67 of a plain step that takes twice as
+  // long.
   EXPECT_GT(simulated_speedup({.share = 0.5, .right = 0.5, .row = 0.3, .slow_at_first = 6}), 0.98);
-  // Nor because the plain steps between drafts take longer than those that follow others.
+  // The same holds if the plain steps between drafts take longer than those that follow other plain steps.
   EXPECT_GT(simulated_speedup({.share = 0.5, .right = 0.6, .row = 0.3, .slow_at_first = 6, .cold = 1.5}), 0.98);
 }
 
-// A draft for two of two sequences gives 1.9 tokens in .64 steps, which pays; where four run, two of them beside prompts,
-// it is dearer than their plain steps will be: 2.45 tokens in that time.
+// A draft for two of two sequences gives 1.9 tokens in .64 steps, which pays. If four run, two of them still reading
+// prompts, it costs more than their plain steps will later, when they make 2.45 tokens in that time.
 TEST(Controller, SparesThoseWhosePromptsAreReadBeside) {
   RunnerOptions runner_options;
   FakeRunner runner({}, runner_options);
@@ -278,8 +284,9 @@ TEST(Controller, SparesThoseWhosePromptsAreReadBeside) {
   }
 }
 
-// The best number of drafts, seven, gives 7.46 tokens in 5.2 steps for .98 and two 2.77 in 2.19 for .92: 1.435 and 1.264. A
-// step in twenty that takes 1.7 times as long takes 3.5% from plain decoding's pace, and here less than that of a cycle.
+// The best number of drafts gives 7.46 tokens in 5.2 steps for .98 (seven drafts) and 2.77 in 2.19 for .92 (two):
+// 1.435 and 1.264. If one step in twenty takes 1.7 times as long, plain decoding loses 3.5% of its speed, and a
+// longer cycle loses less.
 TEST(Controller, GoesOnWhereStepsAreHeldUp) {
   for (const uint64_t seed : {1, 2, 3, 4, 5, 6})
     for (const double held_up : {0.0, 0.7})
@@ -293,8 +300,9 @@ TEST(Controller, GoesOnWhereStepsAreHeldUp) {
       }
 }
 
-// What pays for sixteen sequences is drafted for while fifteen, fourteen and thirteen are left, of which no plain step was
-// ever timed. (Of twelve and fewer some are timed first, for which these sequences end too soon.)
+// Drafts that pay for sixteen sequences go on while fifteen, fourteen and thirteen are left, although no plain step
+// of so many was ever timed. (With twelve and fewer, some plain steps are timed first, and these sequences end too
+// soon to gain from it.)
 TEST(Controller, GoesOnAsSequencesEndOneByOne) {
   const double all = simulated_speedup({.share = 0.4, .right = 0.9, .outputs = 16});
   const double ending = simulated_speedup({.share = 0.4, .right = 0.9, .outputs = 16, .end_one_by_one = true});

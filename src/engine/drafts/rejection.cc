@@ -26,7 +26,7 @@ Judgement judge(const TokenDistribution& p, const TokenDistribution* q, int32_t 
     const double own = static_cast<double>(p.weights[i]) / static_cast<double>(p.total);
     sum += left[i] = std::max(0.0, own - draft_probability(q, drafted, p.ids[i]));
   }
-  // Rounding alone can leave nothing where p = q: any draw from p is right then.
+  // If p = q, rounding can leave nothing. Any draw from p is right then.
   if (sum <= 0)
     for (size_t i = 0; i < left.size(); ++i) sum += left[i] = static_cast<double>(p.weights[i]);
   double at = random.uniform() * sum;

@@ -1,6 +1,7 @@
-// Rejection sampling of drafts: Leviathan et al., Fast Inference from Transformers via Speculative Decoding (arXiv
-// 2211.17192), algorithm 1; Chen et al. (arXiv 2302.01318), algorithm 2. Whatever the draft's distribution q is, the
-// token that comes out has the model's distribution p, and it is the drafted one with probability sum_k min(p_k, q_k).
+// This file does rejection sampling of drafts (Leviathan et al., Fast Inference from Transformers via Speculative
+// Decoding, arXiv 2211.17192, algorithm 1; Chen et al., arXiv 2302.01318, algorithm 2). Whatever the draft's
+// distribution q is, the resulting token has the model's distribution p. It is the drafted token with probability
+// sum_k min(p_k, q_k).
 #pragma once
 #include <cstdint>
 
@@ -13,10 +14,11 @@ struct Judgement {
   bool accepted;
   int32_t id;  // the drafted token, or one drawn from max(p - q, 0) in its place
 };
-// `drafted` was drawn from q; q null: it was certain. Draws one number from `random`, and a second one on rejection.
+// Accepts or replaces `drafted`, which was drawn from q; if q is null, the draft was certain. Draws one number from
+// `random`, and a second one on rejection.
 Judgement judge(const TokenDistribution& p, const TokenDistribution* q, int32_t drafted, Rng& random);
 
-// sum_k min(p_k, q_k): how probable acceptance is.
+// Returns sum_k min(p_k, q_k), the probability of acceptance.
 double overlap(const TokenDistribution& p, const TokenDistribution* q, int32_t drafted);
 
 }  // namespace fidelio

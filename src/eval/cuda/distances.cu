@@ -8,7 +8,7 @@ namespace {
 
 constexpr int kThreads = 512;
 
-// The sum or the largest of a thread block's values, in a fixed order, for every thread.
+// Reduces a thread block's values to their sum or their largest, in a fixed order. Every thread gets the result.
 template <typename T, typename Join>
 __device__ T reduce(T value, T* shared, Join join) {
   __syncthreads();
@@ -21,13 +21,13 @@ __device__ T reduce(T value, T* shared, Join join) {
   return shared[0];
 }
 
-// A thread block a row: the largest logits, the normalisers, then both distances. KL is summed as p (e^t - 1 - t), t =
-// ln(q / p): the same number, without cancellation between tokens.
+// One thread block takes one row: first the largest logits, then the normalisers, then both distances. KL is summed
+// as p (e^t - 1 - t) with t = ln(q / p), which is the same number without cancellation between tokens.
 __global__ void __launch_bounds__(kThreads)
     distances(const float* p_rows, const float* q_rows, int64_t v, double* found) {
   __shared__ double shared[kThreads];
   const float *p = p_rows + blockIdx.x * v, *q = q_rows + blockIdx.x * v;
-  const auto larger = [](double a, double b) { return a > b || a != a ? a : b; };  // NaN stays
+  const auto larger = [](double a, double b) { return a > b || a != a ? a : b; };  // keeps a NaN
   const auto plus = [](double a, double b) { return a + b; };
   double most_p = -1e300, most_q = -1e300;
   for (int64_t k = threadIdx.x; k < v; k += kThreads) {

@@ -20,7 +20,7 @@ double probability(std::span<const float> logits, int32_t id, double log_sum) {
   return std::exp(static_cast<double>(logits[static_cast<size_t>(id)]) - log_sum);
 }
 
-// The answer's text, which continues the prompt's, cut at its tokens.
+// Returns the answer's text, which continues the prompt's text, cut into tokens.
 std::vector<std::string> token_texts(const Tokenizer& tokenizer, std::span<const int32_t> prompt,
                                      std::span<const TokenDivergence> tokens) {
   StreamingDetokenizer detokenizer(tokenizer, false, prompt);
@@ -53,7 +53,7 @@ Estimate DivergenceReport::agreement() const {
     all.push_back(static_cast<double>(p.tokens.size()));
     same.push_back(all.back() - static_cast<double>(p.divergent()));
   }
-  if (divergent() == 0 || divergent() == tokens())  // nothing to draw from
+  if (divergent() == 0 || divergent() == tokens())  // there is no variation to resample
     return wilson(divergent() == 0 ? static_cast<double>(prompts.size()) : 0.0, std::ssize(prompts));
   return ratio(same, all, bootstrap);
 }
@@ -67,7 +67,7 @@ DivergenceReport measure_divergence(Runner& a, Runner& b, const Tokenizer& token
     requests.push_back(
         {.prompt = prompt(std::span(&message, 1)), .max_tokens = options.max_tokens, .stop_ids = options.stop_ids});
   }
-  // Twice the prompts: first answered, then compared.
+  // Every prompt counts twice: once for the answer and once for the comparison.
   const auto total = static_cast<int64_t>(2 * prompts.size());
   int64_t done = 0;
   const auto answers = generate(a, requests, {.reading = options.mode_a, .on_finish = [&](int64_t, const Generation&) {

@@ -1,6 +1,7 @@
-// Token divergence (SLQ C.5): model A answers prompts greedily; the same tokens are then forced through B, and through
-// A for its probabilities, and every position says whether B would have said the same. B is always conditioned on A's
-// tokens, so what is measured is how often it would begin to differ, not what a first difference leads to.
+// This file measures token divergence (SLQ C.5). Model A answers prompts greedily. The same tokens are then forced
+// through B, and through A again for its probabilities, and at every position the report says whether B would have
+// chosen the same token. B is always conditioned on A's tokens. Therefore the measurement tells how often B would
+// begin to differ, and not what follows from a first difference.
 #pragma once
 #include <span>
 #include <string>
@@ -18,17 +19,18 @@ struct TokenDivergence {
   int32_t id = 0;                      // A's token
   int32_t other = 0;                   // B's most likely token
   float p_token = 0, q_token = 0;      // probability of A's token under A and under B
-  float q_other = 0;                   // of B's choice under B
-  float kl = 0, ear = 0, entropy = 0;  // at this position; entropy of A
+  float q_other = 0;                   // probability of B's most likely token under B
+  float kl = 0, ear = 0, entropy = 0;  // these are at this position; `entropy` is of A
 
   bool agree() const { return id == other; }
 };
 
 struct PromptDivergence {
   std::string prompt;
-  std::vector<TokenDivergence> tokens;  // the answer, its stop token included
-  std::vector<std::string>
-      texts;  // the answer cut by token, joining to the whole; a character split over tokens stands with the last
+  std::vector<TokenDivergence> tokens;  // the tokens of the answer, including its stop token
+  // The answer's text cut by token; joined, the pieces are the whole text. A character that is split over several
+  // tokens stands with the last of them.
+  std::vector<std::string> texts;
   FinishReason finish_reason = FinishReason::stop;
 
   int64_t divergent() const;
@@ -41,7 +43,7 @@ struct DivergenceReport {
 
   int64_t tokens() const;
   int64_t divergent() const;
-  Estimate agreement() const;  // share of tokens, bootstrapped by prompt
+  Estimate agreement() const;  // share of tokens that agree, with an interval bootstrapped by prompt
 };
 
 struct DivergenceOptions {
@@ -51,21 +53,25 @@ struct DivergenceOptions {
   std::string name_a = "A", name_b = "B";
 };
 
-// Both runners must be of one tokenizer. `prompt` builds the ids, e.g. chat_prompt.
+// Compares two models that have the same tokenizer. `prompt` builds the token ids of each prompt, for example
+// chat_prompt().
 DivergenceReport measure_divergence(Runner& a, Runner& b, const Tokenizer& tokenizer, const PromptBuilder& prompt,
                                     std::span<const std::string> prompts, const DivergenceOptions& options,
                                     const ProgressCallback& progress = {});
 
-// A's tokens that B most often replaces, with B's choices, most frequent first (SLQ table 6).
+// A Substitution is a token of A with the tokens that B would put in its place.
 struct Substitution {
   int32_t id;
   int64_t count;
-  std::vector<std::pair<int32_t, int64_t>> others;  // B's token, times
+  std::vector<std::pair<int32_t, int64_t>> others;  // B's tokens, each with its count
 };
+// Returns the tokens of A that B most often replaces, most frequent first, with at most `limit` entries (SLQ table
+// 6).
 std::vector<Substitution> substitutions(const DivergenceReport& report, size_t limit = 10);
 
 nlohmann::json to_json(const DivergenceReport& report, const Tokenizer& tokenizer);
-// A page: summary, agreement by prompt, by position and by entropy, frequent substitutions, each text annotated.
+// Returns an HTML page with a summary, the agreement by prompt, by position and by entropy, the frequent
+// substitutions, and each text with its annotations.
 std::string to_html(const DivergenceReport& report, const Tokenizer& tokenizer, std::string_view made_by = {});
 
 }  // namespace fidelio

@@ -10,16 +10,19 @@
 namespace fidelio {
 namespace {
 
-// A part of the document before it, whose domain's name goes on behind a slash: both are one document where all text is
-// one kind, because what lies in one document is no independent draw.
+// Returns true if `part` belongs to the document before it: it has the same name, and its domain continues the
+// document's domain behind a slash. Where all text is one kind, both are one document, because parts of one document
+// are not independent draws.
 bool is_part_of(const DocumentFidelity& part, const DocumentFidelity& document) {
   return part.name == document.name && part.domain.starts_with(document.domain + "/");
 }
 
-// Documents of one domain as the statistics take them: a sum of each loss, and tokens.
+// Losses holds the documents of one domain as the statistics take them: for each document a sum of each loss, and its
+// number of tokens.
 struct Losses {
   std::vector<double> kl, ear, flips, tokens, kl_sampled, ear_sampled;
-  double sampled = 0;  // an overlap of zero at every position is none
+  // The sum over all documents. If the overlap is zero at every position, no document was measured as sampled.
+  double sampled = 0;
 
   void add(const DocumentFidelity& d) {
     const auto count = static_cast<double>(d.tokens);
@@ -33,12 +36,14 @@ struct Losses {
   }
 };
 
-// How the documents of a domain differ, by what is known of all of them; empty: by their own alone.
+// Ratios say how far documents of a domain differ from its typical document, judged by all documents that are known.
+// If they are empty, only the domain's own documents count.
 struct Ratios {
   std::vector<double> kl, ear, flips, kl_sampled, ear_sampled;
 };
 
-// A share of tokens of which none was seen has no spread to make an interval of; what as many tokens can miss is its end.
+// Returns the mean share of flips. If no flip was seen, there is no spread to make an interval of; its end is then
+// the largest share that so many tokens could have missed.
 Estimate mean_of_flips(const Losses& losses, const ClusterOptions& options) {
   const double flips = std::accumulate(losses.flips.begin(), losses.flips.end(), 0.0),
                tokens = std::accumulate(losses.tokens.begin(), losses.tokens.end(), 0.0);
@@ -83,7 +88,7 @@ DomainFidelity measured(const std::string& name, std::span<const DocumentFidelit
   return d;
 }
 
-// The ratios of every domain, from all documents there are.
+// Returns the ratios of every domain, learned from all documents.
 std::map<std::string, Ratios> pooled(std::span<const DocumentFidelity> documents,
                                      std::span<const DocumentFidelity> beside) {
   DocumentPool kl, ear, flips, kl_sampled, ear_sampled;

@@ -1,5 +1,6 @@
-// Fidelity by domain: a comparison (eval/studies/compare.h) on documents of several kinds of text. Of each kind the mean
-// over its positions, which is what the model does to such text on the whole, and what its next document may look like.
+// This file sums up a comparison (eval/studies/compare.h) by domain, where a domain is a kind of text such as prose
+// or code. For each domain it gives the mean over positions, which says how the model treats such text as a whole,
+// and what the next document of that kind may look like.
 #pragma once
 #include <cstdint>
 #include <map>
@@ -13,44 +14,49 @@
 
 namespace fidelio {
 
-// What a target is promised of: the mean of every domain (so of the worst), a new document of every domain, or the mean
-// over all text together.
+// A Promise says what a target must hold for: the mean of every domain (and so of the worst one), a new document of
+// every domain, or the mean over all text together.
 enum class Promise : uint8_t { domain, document, all };
 
-// What was measured on one document.
+// DocumentFidelity is what was measured on one document.
 struct DocumentFidelity {
   std::string domain, name;
   int64_t windows = 0, tokens = 0;
-  double kl = 0, ear = 0, agreements = 0;  // sums over its tokens
-  double kl_sampled = 0,
-         ear_sampled = 0;  // the same as the model is sampled (eval/studies/at_sampling.h); 0: not asked
+  double kl = 0, ear = 0, agreements = 0;  // sums over the document's tokens
+  // These are the same sums for the model as it is sampled (eval/studies/at_sampling.h). They are 0 if that was not
+  // asked for.
+  double kl_sampled = 0, ear_sampled = 0;
 };
 
 struct DomainFidelity {
   std::string domain;
   int64_t documents = 0, windows = 0, tokens = 0;
-  Estimate kl, ear, top1;              // means over tokens; intervals by document (eval/statistics/clusters.h)
-  Estimate document_kl, document_ear;  // of a document of this domain that was not measured
-  std::optional<Estimate> kl_sampled{}, ear_sampled{};  // where its documents have them
-  std::string worst_document{};                         // the name of the one that has the lowest EAR
+  Estimate kl, ear, top1;              // means over tokens, with intervals by document (eval/statistics/clusters.h)
+  Estimate document_kl, document_ear;  // expected values for a document of this domain that was not measured
+  std::optional<Estimate> kl_sampled{}, ear_sampled{};  // present if the domain's documents have them
+  std::string worst_document{};                         // the name of the document with the lowest EAR
   double worst_ear = 0;
 };
 
-// Judges the documents of each domain, in alphabetical order; intervals of this confidence, each by itself (for all domains
-// together see confidence_of_each, clusters.h). How documents differ is learned from all domains, and from the documents
-// `beside` these, on which this plan or another one of the same model was measured and which no mean is made of
-// (eval/statistics/pool.h). With `others`, of how many documents by domain, the intervals are the ones foreseen for those
-// (clusters.h), of KL, EAR and greedy agreement alone.
+// DocumentCounts holds a number of documents for each domain.
 using DocumentCounts = std::map<std::string, int64_t>;
+// Sums up the documents of each domain, in alphabetical order of the domains. Each interval has this confidence by
+// itself; for all domains together see confidence_of_each in clusters.h. How much documents differ is learned from
+// all domains (eval/statistics/pool.h). The documents `beside` these also count for that, but no mean includes them;
+// they were measured on this plan or another one of the same model. If `others` gives numbers of documents by domain,
+// the intervals are those foreseen for that many further documents (clusters.h), for KL, EAR and greedy agreement
+// only.
 std::vector<DomainFidelity> by_domain(std::span<const DocumentFidelity> documents, double confidence = 0.95,
                                       const DocumentCounts& others = {}, std::span<const DocumentFidelity> beside = {});
-// Takes all of them as one kind of text, named "all". A part of the document before it (of the same name, its domain's
-// with "/..." behind) is joined to that. Its intervals rest on these documents alone.
+// Treats all documents as one kind of text, named "all". A part of the document before it (with the same name, and a
+// domain that continues that document's domain with "/...") is joined to that document. The intervals rest on these
+// documents alone.
 DomainFidelity as_one(std::span<const DocumentFidelity> documents, double confidence = 0.95,
                       const DocumentCounts& others = {});
 
+// Both functions write the means, and the second one enough to recompute every interval: {domain, name, windows,
+// tokens, kl, ear}.
 nlohmann::json to_json(const DomainFidelity& domain);
-// {domain, name, windows, tokens, kl, ear}, its means: enough to make every interval again.
 nlohmann::json to_json(const DocumentFidelity& document);
 
 }  // namespace fidelio

@@ -41,7 +41,8 @@ TEST(Domains, AStrangeDocumentWidensAllIntervalsWhereverItIs) {
   EXPECT_EQ(before.domain, "prose");
   EXPECT_EQ(beside.documents, 20);
   EXPECT_EQ(beside.ear.value, before.ear.value);
-  EXPECT_NEAR(width(beside.ear), width(before.ear), 0.25 * width(before.ear));  // more of the same says the same
+  // More documents of the same kind hardly change it.
+  EXPECT_NEAR(width(beside.ear), width(before.ear), 0.25 * width(before.ear));
   std::vector<DocumentFidelity> strange = both;
   strange[4].ear = 900, strange[4].kl *= 5;
   const DomainFidelity elsewhere = by_domain(strange)[1];
@@ -61,7 +62,7 @@ TEST(Domains, WithoutAFlipAgreementIsStillUncertain) {
   EXPECT_EQ(d.top1.ci95.high, 1);
   EXPECT_NEAR(std::pow(d.top1.ci95.low, 20'000), 0.025, 1e-9);
   std::vector<DocumentFidelity> flipped = documents("docs", 20, 0.02, 1);
-  flipped[3].agreements = 999;  // the others have none, so that more than half of the documents are alike
+  flipped[3].agreements = 999;  // the other documents have none, so that more than half of the documents are alike
   const Estimate one = by_domain(flipped)[0].top1;
   EXPECT_DOUBLE_EQ(one.value, 1 - 1.0 / 20'000);
   EXPECT_LT(one.ci95.low, one.value);

@@ -36,7 +36,7 @@ std::vector<std::vector<EchoedToken>> echo(Runner& runner, std::span<const std::
     check(!prompts[i].empty(), "prompt {} is empty: there is nothing to echo", i);
     for (int32_t id : prompts[i]) echoes[i].push_back({id, std::numeric_limits<double>::quiet_NaN(), {}});
     ids.push_back(prompts[i]);
-    ids.back().push_back(prompts[i].back());  // only a place for the token that is said next
+    ids.back().push_back(prompts[i].back());  // this only makes room for the position of the next token
   }
   for (const auto& sequence : ids) sequences.push_back({sequence, 1});
   const PassModel models[] = {{&runner, mode}};

@@ -41,7 +41,7 @@ TEST(Echo, EveryTokenAndTheNextOne) {
       for (float x : row) total += std::exp(static_cast<double>(x));
       const auto best = std::max_element(row.begin(), row.end()) - row.begin();
       EXPECT_EQ(t.id, i < prompts[p].size() ? prompts[p][i] : best);
-      // exps of floats in single precision: 2^-22 relative each, and so of their sum
+      // Exps of floats in single precision have a relative error of 2^-22 each, and so has their sum.
       EXPECT_NEAR(t.logprob, static_cast<double>(row[static_cast<size_t>(t.id)]) - std::log(total), 1e-6);
       ASSERT_EQ(t.top.size(), 3u);
       EXPECT_EQ(t.top[0].first, best);
@@ -52,7 +52,8 @@ TEST(Echo, EveryTokenAndTheNextOne) {
   }
 }
 
-// As the harness scores a choice: prompt = context + continuation, the last of the echoed tokens dropped.
+// This scores a choice as the harness does: the prompt is context + continuation, and the last echoed token is
+// dropped.
 TEST(Echo, SumsAreTheScoresOfEvalTasks) {
   const std::vector<Continuation> continuations = {
       {"The sky is", " blue and wide"}, {"The sky is", " green"}, {"One two three", " four"}};
@@ -60,7 +61,7 @@ TEST(Echo, SumsAreTheScoresOfEvalTasks) {
   const auto scores = score_continuations(runner, echo_tokenizer(), continuations, Activations::f32);
   std::vector<std::vector<int32_t>> prompts;
   for (const Continuation& c : continuations) prompts.push_back(echo_tokenizer().encode(c.context + c.text));
-  // What greedy decoding says after a context is a fourth, so that both outcomes of "greedy" occur.
+  // One continuation is what greedy decoding says after a context, so that both outcomes of "greedy" occur.
   const auto context = echo_tokenizer().encode(continuations[0].context);
   prompts.push_back(context);
   prompts.back().push_back(argmax(runner.logits_after(context)));

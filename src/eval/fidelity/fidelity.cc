@@ -9,12 +9,12 @@
 namespace fidelio {
 namespace {
 
-constexpr size_t kBlock = 16;     // four vectors: four independent sums hide the latency of an addition
-constexpr float kPadding = -100;  // a shifted logit whose exp vanishes beside the largest, which is 1
+constexpr size_t kBlock = 16;     // four vectors, because four independent sums hide the latency of an addition
+constexpr float kPadding = -100;  // a shifted logit whose exp vanishes beside that of the largest, which is 1
 
 size_t padded(size_t n) { return (n + kBlock - 1) / kBlock * kBlock; }
 
-// Sixteen FP64 sums, added up in a fixed order at the end.
+// Lanes are sixteen FP64 sums, which are added up in a fixed order at the end.
 struct Lanes {
   Double4 sum[kBlock / 4] = {};
   void add(size_t j, Float4 x) { sum[j] += __builtin_convertvector(x, Double4); }
@@ -52,7 +52,7 @@ void check_finite(std::span<const float> logits) {
         "overflowed");
 }
 
-// Exps of the shifted logits, whose size is that of whole blocks; returns their sum.
+// Fills `exps` with the exps of the shifted logits, whose number is padded to whole blocks. Returns their sum.
 double exp_of(std::span<const float> shifted, std::span<float> exps) {
   Lanes sum;
   for (size_t i = 0; i < shifted.size(); i += kBlock)
@@ -64,7 +64,7 @@ double exp_of(std::span<const float> shifted, std::span<float> exps) {
   return sum.total();
 }
 
-// shifted = logits - max and its exp, both padded to whole blocks; returns the sum of the exps.
+// Computes shifted = logits - maximum and its exp, both padded to whole blocks. Returns the sum of the exps.
 double shift_and_exp(std::span<const float> logits, float maximum, std::vector<float>& shifted,
                      std::vector<float>& exps) {
   const size_t n = padded(logits.size());
@@ -79,7 +79,7 @@ struct FullSums {
   double kl, distance, entropy;  // distance = sum |p - q|
 };
 
-// The pass over the vocabulary; p = exp_p inverse_p etc. `offset` = ln sum_p - ln sum_q, so that
+// Passes once over the vocabulary. Here p = exp_p inverse_p and q likewise. `offset` is ln sum_p - ln sum_q, so that
 // t = ln(q / p) = (shifted_q - shifted_p) + offset.
 FullSums full_vocabulary(std::span<const float> xp, std::span<const float> xq, std::span<const float> ep,
                          std::span<const float> eq, double sum_p, double sum_q) {
@@ -92,7 +92,8 @@ FullSums full_vocabulary(std::span<const float> xp, std::span<const float> xq, s
       const size_t k = i + 4 * j;
       const Float4 p = load4(&ep[k]) * inverse_p, q = load4(&eq[k]) * inverse_q, x = load4(&xp[k]);
       const Float4 t = (load4(&xq[k]) - x) + offset, difference = q - p;
-      const Float4 near = p * exp_minus_1_minus_x(t), far = difference - p * t;  // equal; `near` overflows for large t
+      // Both are the same number, but `near` overflows for large t.
+      const Float4 near = p * exp_minus_1_minus_x(t), far = difference - p * t;
       kl.add(j, t > 1 ? far : near);
       distance.add(j, difference < 0 ? -difference : difference);
       weighted.add(j, p * x);
@@ -100,8 +101,8 @@ FullSums full_vocabulary(std::span<const float> xp, std::span<const float> xq, s
   return {kl.total(), distance.total(), log_sum_p - weighted.total()};
 }
 
-// Ids of the `count` largest logits, largest first, the lower id first among equals. A whole block is passed over when
-// its maximum does not beat the smallest kept, which after a few thousand logits is nearly always.
+// Finds the ids of the `count` largest logits, largest first and the lower id first among equals. A whole block is
+// skipped if its maximum does not beat the smallest one kept, which is nearly always so after a few thousand logits.
 void largest(std::span<const float> logits, size_t count, std::vector<int32_t>& ids) {
   const auto better = [&](int32_t a, int32_t b) {
     const float x = logits[static_cast<size_t>(a)], y = logits[static_cast<size_t>(b)];
@@ -127,7 +128,7 @@ int32_t first_maximum(std::span<const float> logits, float maximum) {
   return static_cast<int32_t>(std::find(logits.begin(), logits.end(), maximum) - logits.begin());
 }
 
-// Both top-K variants; K terms, so plain FP64.
+// Computes both top-K variants. There are only K terms, so it uses plain FP64.
 void compare_top(std::span<const float> p_logits, std::span<const float> q_logits, std::span<const int32_t> top,
                  PositionFidelity& f) {
   const auto log_p = [&](int32_t k) { return static_cast<double>(p_logits[static_cast<size_t>(k)]) - f.log_sum_exp_p; };

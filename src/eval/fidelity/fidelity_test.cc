@@ -27,7 +27,7 @@ std::vector<float> perturbed(std::vector<float> logits, double noise, uint64_t s
   return logits;
 }
 
-// The definitions, in long double.
+// This computes the definitions directly, in long double.
 struct Slow {
   long double kl = 0, ear = 0, entropy = 0, kl_raw = 0, ear_raw = 0, mass = 0, kl_renormalised = 0,
               ear_renormalised = 0;
@@ -90,8 +90,8 @@ TEST(FastExp, TheConvexTermKeepsRelativeAccuracyNearZero) {
               (0.5L +
                y / 6 *
                    (1 + y / 4 * (1 + y / 5 * (1 + y / 6 * (1 + y / 7 * (1 + y / 8 * (1 + y / 9 * (1 + y / 10))))))));
-      // n = 0: a few roundings. n != 0: numbers of size 1 cancel down to >= .055, so their 2^-23 grows by 1 / .055
-      // = 18.
+      // For n = 0 there are a few roundings. Otherwise numbers of size 1 cancel down to at least .055, so that their
+      // error of 2^-23 grows by 1 / .055 = 18.
       EXPECT_NEAR(static_cast<double>(one(exp_minus_1_minus_x(splat4(x))) / exact), 1, 18 * 2.4e-7) << x;
       EXPECT_GE(one(exp_minus_1_minus_x(splat4(x))), 0);
     }
@@ -107,14 +107,14 @@ TEST(Fidelity, EqualsTheDefinitions) {
         const PositionFidelity f = RowComparer(10).compare(a, b);
         const Slow s = slow(a, b, 10);
         SCOPED_TRACE(fmt::format("v {} spread {} noise {}", v, spread, noise));
-        // p and q carry a relative error of some 3e-7 each, which sums and weighted means inherit.
+        // Each of p and q has a relative error of about 3e-7, which sums and weighted means inherit.
         EXPECT_NEAR(f.ear, static_cast<double>(s.ear), 1e-6);
         EXPECT_NEAR(f.entropy, static_cast<double>(s.entropy), 1e-6 * (1 + static_cast<double>(s.entropy)));
-        // t carries the rounding of logits of size `spread` (2^-24 of it): relative to a typical t of size `noise` that
-        // is the error of a term; 18 * 2.4e-7 is the convex term's own.
+        // t has the rounding error of logits of size `spread`, which is 2^-24 of it. Relative to a typical t of size
+        // `noise`, that is the error of a term. The convex term itself adds 18 * 2.4e-7.
         const double relative = 1e-5 + (noise > 0 ? 4 * 6e-8 * spread / noise : 0);
         EXPECT_NEAR(f.kl, static_cast<double>(s.kl), relative * static_cast<double>(s.kl) + 1e-12);
-        // Here the FP32 normalisers' relative error 2e-7 enters once.
+        // Here the relative error of the FP32 normalisers, 2e-7, enters once.
         EXPECT_NEAR(f.kl_raw, static_cast<double>(s.kl_raw), 1e-6);
         EXPECT_NEAR(f.ear_raw, static_cast<double>(s.ear_raw), 1e-6);
         EXPECT_NEAR(f.top_k_mass, static_cast<double>(s.mass), 1e-6);
@@ -146,7 +146,7 @@ TEST(Fidelity, PinskerSymmetryAndSign) {
     const PositionFidelity f = comparer.compare(a, b), g = comparer.compare(b, a);
     EXPECT_EQ(f.ear, g.ear);
     EXPECT_GE(f.kl, 0);
-    // EAR's rounding (see above) is the only slack.
+    // The only slack is EAR's rounding (see above).
     EXPECT_GE(f.ear, 1 - std::sqrt(f.kl / 2) - 1e-6);
     EXPECT_LE(f.ear, 1);
   }
@@ -155,13 +155,13 @@ TEST(Fidelity, PinskerSymmetryAndSign) {
 TEST(Fidelity, ShiftingAllLogitsChangesNothingMuch) {
   const auto a = random_logits(4096, 3, 9), b = perturbed(a, 0.01, 9);
   auto shifted = b;
-  for (float& x : shifted) x += 16;  // rounds each logit by up to 2^-20
+  for (float& x : shifted) x += 16;  // this rounds each logit by up to 2^-20
   const PositionFidelity f = RowComparer().compare(a, b), g = RowComparer().compare(a, shifted);
-  EXPECT_NEAR(g.kl / f.kl, 1, 4 * 9.6e-7 / 0.01);  // t of size .01 moved by up to 2^-20
+  EXPECT_NEAR(g.kl / f.kl, 1, 4 * 9.6e-7 / 0.01);  // t has size .01 and moved by up to 2^-20
 }
 
 TEST(Fidelity, KnownDisagreement) {
-  // p = (.5, .3, .2), q = (.3, .5, .2).
+  // The distributions are p = (.5, .3, .2) and q = (.3, .5, .2).
   const std::vector<float> p = {std::log(0.5f), std::log(0.3f), std::log(0.2f)},
                            q = {std::log(0.3f), std::log(0.5f), std::log(0.2f)};
   const PositionFidelity f = RowComparer(2).compare(p, q);
@@ -210,7 +210,7 @@ TEST(Fidelity, LogSumExpEqualsTheDefinition) {
 }
 
 TEST(FidelitySums, CountsFlipsByEntropy) {
-  EXPECT_EQ(entropy_bin(-1e-9), 0);  // rounding below zero
+  EXPECT_EQ(entropy_bin(-1e-9), 0);  // rounding may give an entropy just below zero
   EXPECT_EQ(entropy_bin(0.1), 1);
   EXPECT_EQ(entropy_bin(3.99), 5);
   EXPECT_EQ(entropy_bin(9), 6);

@@ -68,7 +68,7 @@ std::vector<float>& KeptStreams::batch(size_t i) {
 
 namespace {
 
-// The batch's stream after the last layer: computed, or taken from what an earlier pass left.
+// Provides the batch's residual stream after the last layer: it is computed, or taken from what an earlier pass kept.
 void run_layers(const PassModel& m, const Batch& batch, size_t number) {
   m.runner->begin(batch, m.reading);
   const auto values = static_cast<size_t>(batch.rows() * m.runner->config().d);

@@ -1,12 +1,13 @@
-// LogitPass: the logits that score given sequences, from one or several models side by side, as few at a time as a
-// runner holds: no file of logits, no matrix of them.
+// A logit pass computes the logits that score given sequences, from one or several models side by side. It holds only
+// as many rows at a time as a runner does, so that neither a file nor a matrix of all logits is needed.
 //
 //   sequence   t0 t1 t2 t3 t4          first_scored = 2
 //   rows fed   t0 t1 t2 t3             the last token is only a target
 //   logits        r1 r2 r3             row r_i scores token t_(i+1)
 //
-// A sequence that fits into one batch (max_rows) is never cut; short ones share batches; a longer one is fed in chunks.
-// By row invariance none of this changes a logit. Rows are `output` rows: what is measured is what decoding computes.
+// A sequence that fits into one batch (max_rows) is never cut. Short sequences share a batch, and a longer one is fed
+// in chunks. None of this changes a logit, because a row's result does not depend on the other rows (row invariance).
+// The rows are `output` rows, so the measurement sees what decoding computes.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -19,53 +20,54 @@
 namespace fidelio {
 
 struct ScoredSequence {
-  std::span<const int32_t> ids;  // at least 2
-  int64_t first_scored = 1;      // tokens ids[first_scored..] are scored; >= 1
+  std::span<const int32_t> ids;  // at least two tokens
+  int64_t first_scored = 1;      // the tokens from ids[first_scored] on are scored; at least 1
 };
 
-// One row of logits: it predicts sequences[sequence].ids[position], which is `token`.
+// A ScoredRow describes one row of logits, which predicts sequences[sequence].ids[position]; `token` is that id.
 struct ScoredRow {
   int64_t sequence, position;
   int32_t token;
 };
 
-// What the batches must fit into: the smallest of the runners' limits.
+// PassLimits says what the batches must fit into. With several runners it holds the smallest limit of each kind.
 struct PassLimits {
   int64_t max_rows = 0, max_logit_rows = 0, cache_pages = 0, max_positions = 0;
 };
 PassLimits limits_of(const Runner& runner);
 
-// The batches of a pass, one after the other. Pure bookkeeping.
+// A PassPlan lays out the batches of a pass, one after the other. It is pure bookkeeping.
 class PassPlan {
  public:
-  // Throws Error naming a sequence that is too short, scores nothing, or does not fit the context or the cache.
+  // Throws Error, naming the sequence, if one is too short, scores nothing, or does not fit the context or the cache.
   PassPlan(std::span<const ScoredSequence> sequences, const PassLimits& limits);
-  // The next batch and what each of its logit rows scores; false when all is done. A batch may have no logit rows.
+  // Makes the next batch and says what each of its logit rows scores. Returns false when everything is done. A batch
+  // may have no logit rows.
   bool next(Batch& batch, std::vector<ScoredRow>& rows);
-  int64_t finished() const { return static_cast<int64_t>(sequence_); }  // sequences fed to their end
+  int64_t finished() const { return static_cast<int64_t>(sequence_); }  // number of sequences fed to their end
 
  private:
   std::span<const ScoredSequence> sequences_;
   PassLimits limits_;
   PageTable pages_;
-  size_t sequence_ = 0;        // the next to be fed
-  int64_t fed_ = 0;            // rows of it already fed
-  std::vector<int64_t> done_;  // sequences whose pages the next call gives back
+  size_t sequence_ = 0;        // the next sequence to be fed
+  int64_t fed_ = 0;            // rows of that sequence already fed
+  std::vector<int64_t> done_;  // sequences whose pages the next call frees
 };
 
-// The last residual streams of a model's pass, batch after batch: the first pass fills it, and later passes of the same
-// runner with the same weights over the same sequences compute logits from it, without the layers, to the same bits.
-// A search that measures plan after plan against one source runs the source once.
+// KeptStreams holds the last residual streams of a model's pass, batch by batch. The first pass fills it. Later
+// passes of the same runner, with the same weights and sequences, then compute the same logits, bit for bit, without
+// running the layers. This lets a search that measures plan after plan against one source run the source only once.
 class KeptStreams {
  public:
-  // Keeps nothing where that would take more bytes. The default holds a certificate's 104,960 tokens at 2,048 values
-  // each, which is a model of about a billion parameters.
+  // Nothing is kept if it would take more than `most_bytes`. The default holds a certificate's 104,960 tokens of
+  // 2,048 values each, which suits a model of about a billion parameters.
   explicit KeptStreams(int64_t most_bytes = int64_t{1} << 30) : most_bytes_(most_bytes) {}
   void begin(std::span<const ScoredSequence> sequences, int64_t d);
   bool keeps() const { return keeps_; }
   bool complete() const { return complete_; }
   void end() { complete_ = keeps_; }
-  std::vector<float>& batch(size_t i);  // (n, d)
+  std::vector<float>& batch(size_t i);  // the stream of a batch, (n, d)
 
  private:
   int64_t most_bytes_, rows_ = 0;
@@ -73,18 +75,19 @@ class KeptStreams {
   std::vector<std::vector<float>> batches_;
 };
 
+// A PassModel is a model to run, the precision of its step, and optionally its kept streams.
 struct PassModel {
   Runner* runner;
   Reading reading;
   KeptStreams* kept = nullptr;
 };
-// rows (m) and, for each model, logits (m, v), valid during the call.
+// The callback gets `rows` (m) and, for each model, its logits (m, v), which are valid only during the call.
 using RowsCallback =
     std::function<void(std::span<const ScoredRow> rows, std::span<const std::span<const float>> logits)>;
-// Called with the number of sequences done and the number in all.
+// This is called with the number of sequences done and the number of all sequences.
 using ProgressCallback = std::function<void(int64_t done, int64_t total)>;
 
-// Runs every sequence through every model. The models must be different Runners of one vocabulary size.
+// Runs every sequence through every model. The models must be different Runners with the same vocabulary size.
 void run_pass(std::span<const PassModel> models, std::span<const ScoredSequence> sequences,
               const RowsCallback& callback, const ProgressCallback& progress = {});
 

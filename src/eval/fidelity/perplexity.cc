@@ -21,7 +21,7 @@ std::vector<TextWindow> text_windows(int64_t tokens, const WindowOptions& option
   std::vector<TextWindow> windows;
   for (int64_t begin = 0, scored = 0; static_cast<int64_t>(windows.size()) < limit; begin += stride) {
     const int64_t end = std::min(begin + context, tokens);
-    if (stride == context && end - begin < context && begin > 0) break;  // the ragged rest
+    if (stride == context && end - begin < context && begin > 0) break;  // the incomplete last window is dropped
     windows.push_back({begin, end, std::max(scored, begin + 1)});
     scored = end;
     if (end == tokens) break;
@@ -92,7 +92,7 @@ PerplexityReport measure_perplexity(Runner& runner, std::span<const EvalText> te
           const auto row = logits[0].subspan(i * v, v);
           nll[i] = log_sum_exp(row) - static_cast<double>(row[static_cast<size_t>(rows[i].token)]);
         });
-        for (size_t i = 0; i < rows.size(); ++i) {  // in order: the sum does not depend on the threads
+        for (size_t i = 0; i < rows.size(); ++i) {  // adding in order makes the sum independent of the threads
           WindowLoss& w = report.windows[static_cast<size_t>(rows[i].sequence)];
           w.nll += nll[i];
           ++w.tokens;

@@ -82,7 +82,8 @@ TEST(PassPlan, PacksShortSequencesAndChunksLongOnes) {
     scored.push_back(static_cast<int64_t>(rows.size()));
     EXPECT_EQ(batch.logit_rows.size(), rows.size());
   }
-  // 3 + 4 rows, then 3 (24 do not fit behind them), then 24 in chunks of 8 with scores from row 19 on.
+  // The first batch has 3 + 4 rows and the second 3, because 24 do not fit behind them. The 24 rows then come in
+  // chunks of 8, with scores from row 19 on.
   EXPECT_THAT(sizes, testing::ElementsAre(7, 3, 8, 8, 8));
   EXPECT_THAT(scored, testing::ElementsAre(5, 3, 0, 0, 5));
   EXPECT_EQ(plan.finished(), 4);
@@ -128,7 +129,7 @@ TEST(Perplexity, EqualsTheDefinitionForEveryWayOfBatching) {
           measure_perplexity(runner, std::span(&text, 1), {.windows = options, .mode = Activations::f32}, pool);
       double nll = 0;
       for (const WindowLoss& w : report.windows) nll += w.nll;
-      EXPECT_NEAR(nll, expected, 1e-11 * expected);  // the same numbers, added up in another order
+      EXPECT_NEAR(nll, expected, 1e-11 * expected);  // the same numbers are added up in another order
       if (first.empty())
         for (const WindowLoss& w : report.windows) first.push_back(w.nll);
       for (size_t i = 0; i < first.size(); ++i) EXPECT_EQ(report.windows[i].nll, first[i]);

@@ -1,4 +1,5 @@
-// KL and EAR of rows of logits where the logits are: in the host's memory, or in a GPU's, where they then stay.
+// This file measures KL and EAR of rows of logits in the memory where the logits are: the host's, or a GPU's, which
+// they then need not leave.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -16,13 +17,14 @@ struct RowDistance {
 class RowDistances {
  public:
   virtual ~RowDistances() = default;
-  // Rows of p, the reference, and q, each (found.size(), v). Throws Error if a logit is not finite.
+  // Measures rows of the reference p and of q, each of shape (found.size(), v). Throws Error if a logit is not
+  // finite.
   virtual void measure(const float* p, const float* q, int64_t v, std::span<RowDistance> found) = 0;
 };
 
-// `gpu`: whose memory p and q are in; none: the host's.
+// Makes an object for rows in the memory of this GPU, or in the host's memory if `gpu` is empty.
 std::unique_ptr<RowDistances> make_row_distances(std::optional<int> gpu, ThreadPool& pool);
-// Throws Error in a build without CUDA.
+// Makes the object for a GPU. Throws Error in a build without CUDA.
 std::unique_ptr<RowDistances> make_cuda_row_distances(int gpu);
 
 }  // namespace fidelio

@@ -1,3 +1,4 @@
+// This file measures row distances on a GPU.
 #include <cmath>
 
 #include "core/error.h"

@@ -1,4 +1,4 @@
-// Stands in for row_distances_cuda.cc in builds without CUDA.
+// This file replaces row_distances_cuda.cc in builds without CUDA.
 #include "core/error.h"
 #include "eval/fidelity/row_distances.h"
 

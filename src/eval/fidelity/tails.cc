@@ -9,8 +9,8 @@
 namespace fidelio {
 namespace {
 
-// The histogram reaches from 2^-40 nats, far below what arithmetic resolves, to 2^10, far above what a row of finite
-// logits can lose on average; what lies beyond falls into the first bin or the last.
+// The histogram reaches from 2^-40 nats, which is far below the resolution of the arithmetic, to 2^10, which is far
+// above the average loss that finite logits allow. Values beyond these ends fall into the first or the last bin.
 constexpr int kLowestOctave = -40, kOctaves = 50;
 
 size_t kl_bin_of(double kl) {
@@ -19,7 +19,7 @@ size_t kl_bin_of(double kl) {
   return static_cast<size_t>(std::clamp(place, 0.0, double{kOctaves * kBinsAnOctave - 1}));
 }
 
-// The first bin also holds what is smaller than it, zero among it, and stands for zero.
+// The first bin also holds smaller values, including zero, and stands for zero.
 double middle_of_kl_bin(size_t bin) {
   return bin == 0 ? 0 : std::exp2(kLowestOctave + (static_cast<double>(bin) + 0.5) / kBinsAnOctave);
 }
@@ -69,7 +69,7 @@ void TailCounter::add(double kl, double ear, double confidence, int64_t position
   }
 }
 
-// The smallest value that `share` of all positions do not exceed.
+// Returns the smallest value that a share of all positions does not exceed.
 double TailCounter::quantile(double share) const {
   const auto wanted = static_cast<int64_t>(std::ceil(share * static_cast<double>(positions_) - 1e-9));
   int64_t below = 0;

@@ -67,7 +67,7 @@ TEST(Tails, OfAModelWithItselfAreZero) {
 TEST(Tails, BandsHoldEveryPositionOnce) {
   const Tails tails = tails_of(skewed_positions(5000));
   ASSERT_EQ(tails.by_confidence.size(), 5u);
-  ASSERT_EQ(tails.by_position.size(), 9u);  // 1, 2, 4 .. 256 tokens before
+  ASSERT_EQ(tails.by_position.size(), 9u);  // the bands begin at 1, 2, 4 .. 256 preceding tokens
   EXPECT_EQ(tails.by_position[8].from, 256);
   int64_t by_confidence = 0, by_position = 0;
   for (const TailBand& b : tails.by_confidence) by_confidence += b.positions;
@@ -81,7 +81,7 @@ TEST(Tails, ABandIsTheMeanOfItsPositions) {
   EXPECT_EQ(tails.by_confidence[3].positions, 2);
   EXPECT_EQ(tails.by_confidence[3].kl, 2);
   EXPECT_NEAR(tails.by_confidence[3].ear, 0.6, 1e-15);
-  EXPECT_EQ(tails.by_confidence[4].kl, 5);  // certainty itself is in the last band
+  EXPECT_EQ(tails.by_confidence[4].kl, 5);  // a confidence of exactly 1 belongs to the last band
   EXPECT_TRUE(std::isnan(tails.by_confidence[0].kl));
   EXPECT_EQ(tails.by_position[1].kl, 1);
   EXPECT_EQ(tails.by_position[2].positions, 2);

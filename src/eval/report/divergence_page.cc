@@ -1,3 +1,4 @@
+// This file writes the HTML page of a DivergenceReport: where two models' answers part.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -11,7 +12,7 @@
 namespace fidelio {
 namespace {
 
-// A token as the file spells it, with what cannot be seen made visible.
+// Returns a token as its file spells it, with blanks, tabs and line ends made visible.
 std::string shown_token(const Tokenizer& tokenizer, int32_t id) {
   const std::string text = tokenizer.decode_inside(id);
   std::string shown;
@@ -49,7 +50,8 @@ std::string summary_cards(const DivergenceReport& r) {
          "</div>\n";
 }
 
-// Agreement in twenty equal parts of the longest answer: does the difference grow along the text?
+// Charts the agreement in twenty equal parts of the longest answer, to show whether the difference grows along the
+// text.
 Chart by_position(const DivergenceReport& r) {
   size_t longest = 1;
   for (const PromptDivergence& p : r.prompts) longest = std::max(longest, p.tokens.size());
@@ -120,7 +122,7 @@ Table frequent(const DivergenceReport& r, const Tokenizer& tokenizer) {
   return table;
 }
 
-// The text with every divergent token marked: the stronger the mark, the surer the second model was of its own choice.
+// Marks every divergent token in the text. The stronger the mark, the surer the second model was of its own choice.
 std::string annotated(const PromptDivergence& p, const Tokenizer& tokenizer) {
   std::string html = "<div class=\"tokens\"><span class=\"prompt\">" + escape_html(p.prompt) + "\n\n</span>";
   for (size_t i = 0; i < p.tokens.size(); ++i) {

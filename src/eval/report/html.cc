@@ -43,7 +43,7 @@ constexpr size_t kColours = 12;
 struct Axis {
   double low, high;
   bool logarithmic;
-  double from, to;  // pixels
+  double from, to;  // the pixels where the axis begins and ends
 
   double at(double value) const {
     const auto scale = [&](double x) { return logarithmic ? std::log10(x) : x; };
@@ -51,11 +51,11 @@ struct Axis {
   }
 };
 
-// Ticks outside the axis, but for rounding, are left out.
+// Returns the ticks of an axis. Those outside it, apart from rounding, are left out.
 std::vector<double> ticks(const Axis& axis) {
   if (!axis.logarithmic) return round_ticks(axis.low, axis.high);
   std::vector<double> all;
-  // Decades alone where there are three or more, 1-2-5 where there are fewer.
+  // If there are three or more decades, only decades are ticks; if there are fewer, 1-2-5 steps are.
   const bool few = std::log10(axis.high / axis.low) < 2.5;
   for (double e = std::floor(std::log10(axis.low)); e <= std::ceil(std::log10(axis.high)); ++e)
     for (double step : few ? std::vector<double>{1, 2, 5} : std::vector<double>{1})
@@ -74,7 +74,7 @@ struct Range {
     low = std::min(low, value);
     high = std::max(high, value);
   }
-  // With room at both ends: a share of the length, or of a decade.
+  // Adds room at both ends, as a share of the length or of a decade.
   void widen(bool logarithmic, double share) {
     if (logarithmic) {
       const double factor = low == high ? 2 : std::pow(high / low, share);
@@ -118,7 +118,8 @@ std::string draw_series(const Chart& chart, const ChartSeries& series, const Axi
         "<circle cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"3.5\" style=\"fill:var(--s{})\"><title>{}: {:.6g}, "
         "{:.6g}</title></circle>",
         px, py, number % kColours, escape_html(p.label.empty() ? series.name : p.label), p.x, p.y);
-    const bool right = px < (kLeft + kWidth) * 0.6;  // towards the middle, so that it stays inside
+    // The label goes towards the middle, so that it stays inside the chart.
+    const bool right = px < (kLeft + kWidth) * 0.6;
     if (!p.label.empty())
       labels += fmt::format("<text class=\"label\" x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"{}\">{}</text>",
                             px + (right ? 8 : -8), py - 7, right ? "start" : "end", escape_html(p.label));
@@ -131,12 +132,12 @@ std::string draw_series(const Chart& chart, const ChartSeries& series, const Axi
   return group + marks + "</g>" + labels;
 }
 
-struct Box {  // pixels
+struct Box {  // in pixels
   double left, right, top, bottom;
   bool holds(double px, double py) const { return px >= left && px <= right && py >= top && py <= bottom; }
 };
 
-// Whether a point or a line of the chart lies in the box.
+// Returns true if a point or a line of the chart lies in the box.
 bool is_taken(const Chart& chart, const Axis& x, const Axis& y, const Box& box) {
   constexpr int kSteps = 64;
   for (const ChartSeries& s : chart.series) {
@@ -154,8 +155,8 @@ bool is_taken(const Chart& chart, const Axis& x, const Axis& y, const Box& box) 
   return false;
 }
 
-// A dashed line across, with its label where the axis begins, or at the other end if the chart's lines pass there and
-// not here. Letters are measured as on narrow screens, where they are largest.
+// Draws a dashed line across the chart. Its label stands where the axis begins, or at the other end if lines of the
+// chart pass there and not here. Letters are measured as on narrow screens, where they are largest.
 std::string draw_targets(const Chart& chart, const Axis& x, const Axis& y) {
   constexpr double kLetter = 11.5, kLine = 24;
   std::string svg;
@@ -222,7 +223,7 @@ std::vector<double> round_ticks(double low, double high) {
   std::vector<double> all;
   for (double k = std::ceil(low / step - 1e-9); k * step <= high + 1e-9 * step; ++k) all.push_back(k * step);
   for (double& t : all)
-    if (std::fabs(t) < 1e-12) t = 0;  // not -0
+    if (std::fabs(t) < 1e-12) t = 0;  // avoids -0
   std::erase_if(all, [&](double t) { return t < low - 1e-12 || t > high + 1e-12; });
   return all;
 }
@@ -243,7 +244,7 @@ std::string svg_chart(const Chart& chart) {
     return std::any_of(series.points.begin(), series.points.end(),
                        [&](const ChartPoint& point) { return drawn(chart, point); });
   });
-  if (!any)  // axes of nothing would look like a result
+  if (!any)  // axes around nothing would look like a result
     return "<figure><figcaption>" + escape_html(chart.title) +
            "</figcaption><p class=\"note\">No point of this chart could be measured.</p></figure>\n";
   const auto [x, y] = axes_of(chart);

@@ -1,4 +1,4 @@
-// Tables, pages and charts.
+// These tests cover tables, pages and charts.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -29,7 +29,7 @@ TEST(Table, CsvIsQuoted) {
 TEST(Table, HtmlIsEscaped) {
   const std::string html = to_html(kTable);
   EXPECT_THAT(html, HasSubstr("Title &lt;1&gt;"));
-  // On a narrow screen each cell of a wide table says what column it is of.
+  // On a narrow screen each cell of a wide table names its column.
   EXPECT_THAT(html, HasSubstr("<th scope=\"row\">x&amp;y</th><td data-column=\"a, b\">1</td>"));
   EXPECT_THAT(to_html({"", "", {"figure", "value"}, {{"x", "1"}}}), HasSubstr("<th scope=\"row\">x</th><td>1</td>"));
 }
@@ -81,7 +81,7 @@ TEST(Html, ChartDrawsEveryPointInsideTheFrame) {
   EXPECT_THAT(svg_chart({.title = "one", .x_label = "x", .y_label = "y", .series = {{"s", {{2, 5}}}}}),
               Not(HasSubstr("nan")));
   chart.log_y = true;
-  chart.series[1].points.push_back({2, 0});  // nor has y = 0 on the other
+  chart.series[1].points.push_back({2, 0});  // y = 0 has no place on the other axis either
   EXPECT_EQ(svg_chart(chart).find("inf"), std::string::npos);
 }
 
@@ -108,7 +108,8 @@ TEST(Html, PagesEndWithWhatMadeThem) {
   EXPECT_THAT(html_page("t", "b"), Not(HasSubstr("<footer")));
 }
 
-// The label of a target stands where nothing is drawn: at the left end of a line that rises, except where the line is.
+// The label of a target stands where nothing is drawn: at the left end for a rising line, except where the line
+// passes there.
 TEST(Html, ATargetsLabelLeavesTheLineFree) {
   const auto anchor = [](double target) {
     const std::string svg = svg_chart({.title = "noise",
@@ -122,7 +123,7 @@ TEST(Html, ATargetsLabelLeavesTheLineFree) {
     return svg.substr(at, svg.find('>', at) - at);
   };
   EXPECT_EQ(anchor(0.01), "text-anchor=\"end\"");   // the line passes at the left
-  EXPECT_EQ(anchor(1.0), "text-anchor=\"start\"");  // and at the right
+  EXPECT_EQ(anchor(1.0), "text-anchor=\"start\"");  // the line passes at the right
 }
 
 }  // namespace

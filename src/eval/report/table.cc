@@ -10,7 +10,8 @@
 namespace fidelio {
 namespace {
 
-// Columns on a terminal: code points, which is right for what reports print.
+// Returns the number of terminal columns. It counts code points, which is right for the characters that reports
+// print.
 size_t width(const std::string& text) {
   return static_cast<size_t>(
       std::count_if(text.begin(), text.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; }));
@@ -59,7 +60,7 @@ std::string to_csv(const Table& table) {
 }
 
 std::string to_html(const Table& table) {
-  // On a narrow screen every row of a wide table becomes a block, where cells say what column they are of.
+  // On a narrow screen every row of a wide table becomes a block, in which each cell names its column.
   const bool wide = table.columns.size() > 2;
   std::string html = "<figure class=\"table\">";
   if (!table.title.empty()) html += "<figcaption>" + escape_html(table.title) + "</figcaption>";

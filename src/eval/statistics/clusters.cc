@@ -12,9 +12,9 @@
 namespace fidelio {
 namespace {
 
-constexpr double kLeast = 1e-15;  // below it a KL or a loss is rounding, and its logarithm would rule all others
+constexpr double kLeast = 1e-15;  // a smaller KL or loss is only rounding, and its logarithm would dominate all others
 
-// The continued fraction of the incomplete beta function (Abramowitz and Stegun 26.5.8) by Lentz's method.
+// Evaluates the continued fraction of the incomplete beta function (Abramowitz and Stegun 26.5.8) by Lentz's method.
 double beta_fraction(double x, double a, double b) {
   constexpr double kTiny = 1e-300;
   double c = 1, d = 1 / std::max(1 - (a + b) * x / (a + 1), kTiny), f = d;
@@ -43,7 +43,8 @@ double incomplete_beta(double x, double a, double b) {
   return 1 - front * beta_fraction(1 - x, b, a) / b;
 }
 
-// The logarithm of a ratio and its standard error, linearised: documents' deviations from the ratio.
+// A LogRatio is the logarithm of a ratio of sums and its linearised standard error, made from the documents'
+// deviations from the ratio.
 struct LogRatio {
   double value = 0, error = 0;
 };
@@ -62,9 +63,10 @@ LogRatio log_ratio(std::span<const double> sums, std::span<const double> counts,
   return {std::log(sum / count), std::sqrt(square * n / (n - 1))};
 }
 
-// Of n normal values with deviation s, and m more with mean M' and deviation s': the .9 quantile of how many s above the
-// mean of the n lies M' + reach s'. Drawn, since both deviations vary: the .9 quantile of
-//   (z sqrt(1/n + 1/m) + reach c_m) / c_n,   z normal, c_k = sqrt(chi^2_{k-1} / (k - 1)).
+// Take n normal values with deviation s, and m further ones with mean M' and deviation s'. Returns the .9 quantile of
+// (M' + reach s' - M) / s, where M is the mean of the n values. Both deviations vary, so this is simulated: it is the
+// .9 quantile of
+//   (z sqrt(1/n + 1/m) + reach c_m) / c_n,   with z normal and c_k = sqrt(chi^2_{k-1} / (k - 1)).
 double reach_of_others(size_t n, int64_t m, double reach) {
   constexpr int kDraws = 1000;
   Rng rng(0);
@@ -85,7 +87,7 @@ double reach_of_others(size_t n, int64_t m, double reach) {
   return percentile(ends, 90);
 }
 
-// Means of documents, as logarithms.
+// Returns the logarithms of the documents' means.
 std::vector<double> logs_of(std::span<const double> sums, std::span<const double> counts) {
   check(sums.size() == counts.size(), "documents need as many counts as sums: {} and {}", counts.size(), sums.size());
   std::vector<double> logs;
@@ -94,15 +96,16 @@ std::vector<double> logs_of(std::span<const double> sums, std::span<const double
   return logs;
 }
 
-// Sums whose documents' means lie further from the median than three deviations would, by the median distance from it,
-// are brought there.
+// Moves outliers inwards. A document whose mean lies further from the median than three standard deviations, as
+// estimated by the median distance from the median, is moved to that distance.
 std::vector<double> without_strange_ones(std::span<const double> sums, std::span<const double> counts) {
   const std::vector<double> logs = logs_of(sums, counts);
   if (logs.empty()) return {sums.begin(), sums.end()};
   const double middle = percentile(logs, 50);
   std::vector<double> distances;
   for (const double x : logs) distances.push_back(std::abs(x - middle));
-  const double furthest = 3 * 1.4826 * percentile(distances, 50);  // 1.4826: of normal values, a deviation
+  // For normal values, 1.4826 turns the median distance into a standard deviation.
+  const double furthest = 3 * 1.4826 * percentile(distances, 50);
   std::vector<double> kept;
   for (size_t i = 0; i < sums.size(); ++i)
     kept.push_back(counts[i] > 0 ? std::clamp(sums[i], counts[i] * std::exp(middle - furthest),
@@ -136,7 +139,8 @@ double student_quantile(double p, double freedom) {
 
 namespace {
 
-// The error by which a mean's logarithm is studentised, and what resamples of documents have for the studentised value.
+// Studentised holds the standard error of a mean's logarithm, and the studentised values of resamples of the
+// documents.
 struct Studentised {
   double error = 0;
   std::vector<double> values;
@@ -155,7 +159,7 @@ Studentised by_own_documents(std::span<const double> sums, std::span<const doubl
   return s;
 }
 
-// The mean of ratios and their standard deviation, which is in units of that mean.
+// RelativeSpread is the mean of ratios and their standard deviation divided by that mean.
 struct RelativeSpread {
   double mean = 0, deviation = 0;
 };
@@ -164,8 +168,8 @@ RelativeSpread relative_spread(double sum, double squares, double count) {
   return {mean, std::sqrt(std::max(variance, 0.0)) / mean};
 }
 
-// Documents of these lengths are drawn from the pool, and its other documents as well, since the pooled error is a
-// matter of chance too.
+// Draws documents of these lengths from the pool. The other documents of the pool are drawn as well, because the
+// pooled error is random too.
 Studentised by_pooled_documents(std::span<const double> counts, const LogRatio& whole, const ClusterOptions& options) {
   const std::span<const double> ratios = options.ratios;
   const auto size = static_cast<double>(ratios.size());
@@ -173,7 +177,7 @@ Studentised by_pooled_documents(std::span<const double> counts, const LogRatio& 
   for (const double c : counts) count += c, squared_counts += c * c;
   for (const double r : ratios) sum += r, squares += r * r;
   const RelativeSpread pool = relative_spread(sum, squares, size);
-  const double of_mean = std::sqrt(squared_counts) / count;  // from a document's deviation to that of their mean
+  const double of_mean = std::sqrt(squared_counts) / count;  // turns a document's deviation into that of their mean
   Studentised s{std::max(whole.error, of_mean * pool.deviation), {}};
   Rng rng(options.seed);
   std::vector<double> drawn(counts.size());
@@ -193,9 +197,9 @@ Studentised by_pooled_documents(std::span<const double> counts, const LogRatio& 
   return s;
 }
 
-// How far from the median document, as a logarithm, a new one lies with the chance `tail` on each side: the ratio of
-// that rank in the pool. A pool of n documents says nothing beyond its outermost ones, which a new one passes with chance
-// 1 / (n + 1).
+// Returns how far from the median document, as a logarithm, a new document lies with chance `tail` on each side: the
+// ratio of that rank in the pool. A pool of n documents says nothing beyond its outermost ones, which a new document
+// exceeds with chance 1 / (n + 1).
 Interval reach_of_ratios(std::span<const double> ratios, double tail) {
   std::vector<double> sorted(ratios.begin(), ratios.end());
   std::sort(sorted.begin(), sorted.end());
@@ -244,7 +248,7 @@ Estimate next_document(std::span<const double> sums, std::span<const double> cou
   const double tail = (1 - confidence) / 2;
   Estimate e = around(centre, student_quantile(1 - tail, n - 1) * standard_deviation(logs) * std::sqrt(1 + 1 / n));
   if (ratios.empty()) return e;
-  // A ratio was taken of a median that its own document helped to make; a new document has no part in it.
+  // Each ratio was taken of a median that included its own document, which is not so for a new document.
   const double apart = std::sqrt((n + 1) / (n - 1)), middle = percentile(logs, 50);
   const Interval reach = reach_of_ratios(ratios, tail);
   e.ci95.low = std::min(e.ci95.low, std::exp(middle + apart * reach.low));

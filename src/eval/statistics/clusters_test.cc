@@ -11,7 +11,8 @@
 namespace fidelio {
 namespace {
 
-// Closed forms: one degree of freedom is Cauchy's distribution; with two, F(t) = 1/2 + t / (2 sqrt(2 + t^2)).
+// There are closed forms: with one degree of freedom the distribution is Cauchy's, and with two F(t) = 1/2 + t / (2
+// sqrt(2 + t^2)).
 TEST(Clusters, StudentsTIsItsClosedForms) {
   for (double t : {-7.0, -1.0, -0.1, 0.0, 0.4, 2.0, 30.0}) {
     EXPECT_NEAR(student_cdf(t, 1), 0.5 + std::atan(t) / 3.141592653589793, 1e-13) << t;
@@ -24,8 +25,8 @@ TEST(Clusters, StudentsTIsItsClosedForms) {
   EXPECT_THROW(student_quantile(1, 3), Error);
 }
 
-// Documents of different length whose own means are lognormal, as KL's are (spread .3 to .6 was measured), and within
-// which positions add noise.
+// Documents have different lengths. Their own means are lognormal, as those of KL are (a spread of .3 to .6 was
+// measured), and positions within a document add noise.
 struct Population {
   double spread;
   double mean() const { return std::exp(0.5 * spread * spread); }
@@ -36,8 +37,8 @@ struct Population {
   }
 };
 
-// Of 400 repeats a 95% interval that keeps its word covers 380 +- 4.4; five standard deviations are 22. Percentiles, or
-// windows taken for documents, miss that with ten documents.
+// In 400 repeats, a correct 95% interval covers 380 +- 4.4 times; five standard deviations are 22. Percentile
+// intervals fail this with ten documents, and so do intervals that take windows for documents.
 TEST(Clusters, IntervalsCoverWhatTheySay) {
   constexpr int kRepeats = 400, kAllowed = 22;
   for (int documents : {10, 40}) {
@@ -59,9 +60,9 @@ TEST(Clusters, IntervalsCoverWhatTheySay) {
   }
 }
 
-// What ten documents foresee of 28 others' intervals. Of normal logarithms 360 of 400 repeats, +- 6, five deviations are 30.
-// The mean's, whose interval knows of tails, at least three of four: 300 +- 8.7. (Bounds that are met always would make
-// plans larger than they need be.)
+// Ten documents foresee the intervals of 28 others. With normal logarithms, 360 of 400 repeats keep the foreseen end,
+// +- 6, and five deviations are 30. The mean's interval accounts for tails and keeps at least three of four: 300 +-
+// 8.7. Bounds that always hold would make plans larger than necessary.
 TEST(Clusters, ForeseenEndsAreKept) {
   constexpr int kRepeats = 400, kHere = 10, kThere = 28;
   const Population population{0.4};
@@ -82,7 +83,7 @@ TEST(Clusters, ForeseenEndsAreKept) {
   EXPECT_NEAR(foreseen_mean(same, counts, 5).ci95.high, 2, 1e-12);
   EXPECT_TRUE(std::isnan(foreseen_mean(same, counts, 1).ci95.high));
   EXPECT_DOUBLE_EQ(foreseen_mean(same, counts, 1).value, 2);
-  // One strange document of ten moves the mean by half, and what is foreseen by less than a fifth.
+  // One strange document in ten moves the mean by half, but the foreseen end by less than a fifth.
   std::vector<double> sums = {1.0, 1.1, 0.9, 1.05, 0.95, 1.02, 0.98, 1.07, 0.93, 1.0};
   const std::vector<double> ones(10, 1.0);
   const double before = foreseen_mean(sums, ones, 28).ci95.high,
@@ -94,7 +95,7 @@ TEST(Clusters, ForeseenEndsAreKept) {
 
 TEST(Clusters, WhatDocumentsMayMissAndWhatHoldsTogether) {
   EXPECT_NEAR(largest_unseen_share(28), 0.123, 0.0005);
-  for (int64_t documents : {1, 20, 4364})  // the chance that none of them is of a sort that has this share
+  for (int64_t documents : {1, 20, 4364})  // the chance that none of them is of a kind with this share
     EXPECT_NEAR(std::pow(1 - largest_unseen_share(documents, 0.01), documents), 0.01, 1e-9);
   EXPECT_EQ(largest_unseen_share(0), 1);
   EXPECT_DOUBLE_EQ(confidence_of_each(0.95, 4), 0.9875);
@@ -107,14 +108,14 @@ TEST(Clusters, EdgesAreWhatTheyShouldBe) {
   EXPECT_DOUBLE_EQ(cluster_mean(same, counts).value, 2);
   EXPECT_NEAR(cluster_mean(same, counts).ci95.low, 2, 1e-12);
   EXPECT_NEAR(next_document(same, counts).ci95.high, 2, 1e-12);
-  const std::vector<double> none = {0, 0, 0};  // nothing lost: a model beside itself
+  const std::vector<double> none = {0, 0, 0};  // nothing is lost when a model is compared with itself
   EXPECT_EQ(cluster_mean(none, counts).value, 0);
   EXPECT_LE(cluster_mean(none, counts).ci95.high, 1e-12);
   EXPECT_LE(next_document(none, counts).ci95.high, 1e-12);
   EXPECT_TRUE(std::isnan(cluster_mean(std::vector<double>{1}, std::vector<double>{1}).ci95.low));
   EXPECT_TRUE(std::isnan(cluster_mean({}, {}).value));
   EXPECT_THROW(cluster_mean(same, std::vector<double>{1}), Error);
-  // More confidence, and fewer documents, make it wider.
+  // The interval is wider with more confidence and with fewer documents.
   const std::vector<double> sums = {1, 3, 2, 5, 2, 4}, ones(6, 1.0);
   const auto width = [](const Estimate& e) { return e.ci95.high - e.ci95.low; };
   EXPECT_LT(width(cluster_mean(sums, ones)), width(cluster_mean(sums, ones, {.confidence = 0.99})));

@@ -11,8 +11,9 @@ namespace fidelio {
 namespace {
 
 constexpr size_t kLeastOfAKind = 4;
-constexpr double kStrange = 3;         // deviations
-constexpr double kLeastRatio = 1e-15;  // a document that loses less than this share of a typical one loses nothing
+constexpr double kStrange = 3;  // in standard deviations
+// A document that loses less than this share of a typical one counts as losing nothing.
+constexpr double kLeastRatio = 1e-15;
 
 }  // namespace
 
@@ -32,7 +33,8 @@ double DocumentPool::spread_of(int kind) const {
   std::vector<double> distances;
   for (const Residual& r : residuals_)
     if (r.kind == kind) distances.push_back(std::abs(r.log));
-  return distances.empty() ? 0 : 1.4826 * percentile(distances, 50);  // 1.4826: of normal values, a deviation
+  // For normal values, 1.4826 turns the median distance into a standard deviation.
+  return distances.empty() ? 0 : 1.4826 * percentile(distances, 50);
 }
 
 std::vector<double> DocumentPool::ratios(int kind) const {

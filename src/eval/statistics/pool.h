@@ -1,6 +1,6 @@
-// How documents differ from the typical one of their kind, learned from several kinds of text together. A kind of text
-// has some 28 documents in a certificate, among which a sort of document that is one of twenty is often missing; all
-// kinds together, and the documents that plans were tried on, have 168.
+// This file learns how much documents differ from the typical one of their kind, from several kinds of text together.
+// One kind of text has some 28 documents in a certificate, and a sort of document that makes up one in twenty is
+// often missing among them. All kinds together, with the documents that plans were tried on, have 168.
 #pragma once
 #include <span>
 #include <vector>
@@ -9,15 +9,16 @@ namespace fidelio {
 
 class DocumentPool {
  public:
-  // Adds documents of one kind of text that were measured together: sums of a positive quantity and counts of positions.
-  // Each is compared with the median of these, so that other documents of the kind, added by themselves, may have been
-  // measured under another plan. Fewer than four documents, or ones that lose nothing, tell nothing of others.
+  // Adds documents of one kind of text that were measured together, as sums of a positive quantity and counts of
+  // positions. Each is compared with the median of these documents, so documents of the same kind that were measured
+  // under another plan can be added by another call. Fewer than four documents, or documents that lose nothing, are
+  // ignored because they tell nothing about others.
   void add(int kind, std::span<const double> sums, std::span<const double> counts);
 
-  // Ratios of all documents to the medians, as they would be in this kind of text. An ordinary document's logarithm is
-  // scaled by how much ordinary documents of the kind differ, because some kinds are more alike than others. A strange
-  // document's ratio is left as it is: more than three deviations off, a deviation being 1.4826 times the median distance
-  // of the kind.
+  // Returns the ratios of all documents to their medians, as they would be in this kind of text. An ordinary
+  // document's logarithm is scaled by how much ordinary documents of this kind differ, because documents of some
+  // kinds are more alike than those of others. A strange document keeps its ratio. It is strange if it lies more than
+  // three deviations from the median, where a deviation is 1.4826 times the median distance within the kind.
   std::vector<double> ratios(int kind) const;
 
  private:

@@ -15,15 +15,15 @@ namespace {
 TEST(Pool, OrdinaryDocumentsAreScaledAndStrangeOnesAreNot) {
   DocumentPool pool;
   const std::vector<double> ones(5, 1.0);
-  // The medians are 1 and 10, the median distances from them as logarithms .1 and .2.
+  // The medians are 1 and 10. The median distances from them, as logarithms, are .1 and .2.
   const auto at = [](double middle, std::vector<double> logs) {
     for (double& x : logs) x = middle * std::exp(x);
     return logs;
   };
   pool.add(0, at(1, {-0.1, -0.05, 0, 0.1, 2}), ones);
   pool.add(1, at(10, {-0.2, -0.2, 0, 0.1, 0.2}), ones);
-  pool.add(2, std::vector<double>{5, 5, 5}, std::vector<double>(3, 1.0));  // too few to tell
-  pool.add(3, std::vector<double>(5, 0.0), ones);                          // nothing is lost
+  pool.add(2, std::vector<double>{5, 5, 5}, std::vector<double>(3, 1.0));  // these are too few to tell anything
+  pool.add(3, std::vector<double>(5, 0.0), ones);                          // these lose nothing
   std::vector<double> logs = pool.ratios(0);
   for (double& x : logs) x = std::log(x);
   const auto near = [](double x) { return testing::DoubleNear(x, 1e-12); };
@@ -32,9 +32,9 @@ TEST(Pool, OrdinaryDocumentsAreScaledAndStrangeOnesAreNot) {
   logs = pool.ratios(1);
   EXPECT_NEAR(std::log(logs[0]), -0.2, 1e-12);
   EXPECT_NEAR(std::log(logs[4]), 2, 1e-12);
-  EXPECT_EQ(pool.ratios(2).size(), 10u);  // a kind of its own spread unknown takes them as they are
+  EXPECT_EQ(pool.ratios(2).size(), 10u);  // a kind whose own spread is unknown takes the ratios as they are
   EXPECT_NEAR(std::log(pool.ratios(2)[9]), 0.2, 1e-12);
-  // Documents of a kind that were measured under another plan are compared with their own median.
+  // Documents of the same kind that were measured under another plan are compared with their own median.
   DocumentPool twice = pool;
   twice.add(0, at(3, {-0.1, -0.1, 0, 0.1, 0.1}), ones);
   EXPECT_EQ(twice.ratios(0).size(), 15u);
@@ -43,7 +43,7 @@ TEST(Pool, OrdinaryDocumentsAreScaledAndStrangeOnesAreNot) {
   EXPECT_THROW(pool.add(0, ones, std::vector<double>{1}), Error);
 }
 
-// Documents of four kinds, of which one of twenty loses three times as much.
+// These are documents of four kinds, of which one in twenty loses three times as much as the others.
 struct SkewedDocuments {
   std::vector<double> sums, counts;
   SkewedDocuments(Rng& rng, int documents, double strange) {
@@ -55,9 +55,10 @@ struct SkewedDocuments {
   }
 };
 
-// Stated are 2.5% on the side that is promised: of 300 repeats of four kinds 30. Kinds of one repeat share the pool, so
-// that only the repeats count as independent; five standard deviations of 300 and of some four kinds alike are 22. Without
-// the pool a quarter is wrong. (Twice what is stated is what rare documents may cost: of those there may be 60.)
+// The interval promises an error of 2.5% on one side, which is 30 of 300 repeats of four kinds. The kinds of one
+// repeat share the pool, so only the repeats count as independent; five standard deviations, with the four kinds
+// alike, are then 22. Without the pool a quarter of the intervals is wrong. Rare documents may cost twice the
+// promised error, which is 60.
 TEST(Pool, APooledMeanKnowsOfRareDocuments) {
   constexpr int kRepeats = 300, kKinds = 4;
   for (const double strange : {0.0, 0.05}) {
@@ -91,7 +92,8 @@ TEST(Pool, APooledMeanKnowsOfRareDocuments) {
   }
 }
 
-// A pool of these documents alone makes an interval like theirs, and a ratio that is far out makes it wider.
+// A pool of only these documents gives an interval like their own, and a ratio that is far out makes the interval
+// wider.
 TEST(Pool, StrangeRatiosWidenAnInterval) {
   Rng rng(5);
   const SkewedDocuments own(rng, 28, 0);

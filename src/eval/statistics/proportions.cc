@@ -11,7 +11,7 @@
 namespace fidelio {
 namespace {
 
-constexpr double kTail = 0.025;  // each end's
+constexpr double kTail = 0.025;  // the chance beyond each end
 
 double log_choose(int64_t n, int64_t k) {
   return std::lgamma(static_cast<double>(n + 1)) - std::lgamma(static_cast<double>(k + 1)) -
@@ -24,7 +24,7 @@ double log_binomial(int64_t k, int64_t n, double p) {
   return log_choose(n, k) + static_cast<double>(k) * std::log(p) + static_cast<double>(n - k) * std::log1p(-p);
 }
 
-// Where a falling or rising `holds` changes between `low`, where it is false, and `high`, where it is true.
+// Finds the place where a monotonic `holds` changes between `low`, where it is false, and `high`, where it is true.
 template <typename F>
 double boundary(double low, double high, F&& holds) {
   for (int i = 0; i < 60 && std::fabs(high - low) > 1e-9; ++i) {
@@ -34,11 +34,11 @@ double boundary(double low, double high, F&& holds) {
   return high;
 }
 
-// --- Differences of paired proportions, as seen from the candidate: `gained` and `lost` questions of n, and the
-// hypothesis that its accuracy is higher by d.
+// --- The next functions treat differences of paired proportions, as seen from the candidate: of n questions it
+// `gained` some and `lost` some, and the hypothesis is that its accuracy is higher by d.
 
-// Tango's statistic: the difference less d, over its standard error under the hypothesis, with the share of lost
-// questions at its likeliest value there (the root of a quadratic).
+// Returns Tango's statistic: the observed difference less d, divided by its standard error under the hypothesis. The
+// share of lost questions takes its likeliest value there, which is the root of a quadratic equation.
 double tango(double gained, double lost, double n, double d) {
   const double s = gained + lost - d * (2 * n + lost - gained);
   const double q = (s + std::sqrt(std::max(0.0, s * s + 8 * n * lost * d * (1 - d)))) / (4 * n);
@@ -48,15 +48,16 @@ double tango(double gained, double lost, double n, double d) {
   return distance / std::sqrt(variance);
 }
 
-// P(statistic >= the observed | d), at the worst of the shares of differing questions that the data allow.
+// Returns P(statistic >= the observed one | d), maximised over the shares of differing questions that the data allow.
 double exact_p(int64_t gained, int64_t lost, int64_t n, double d) {
-  constexpr double kAllowed = 1e-4;  // chance that the share lies outside; added to the answer
+  constexpr double kAllowed = 1e-4;  // chance that the share lies outside its interval; it is added to the answer
   constexpr int kShares = 32;
   const double observed = tango(static_cast<double>(gained), static_cast<double>(lost), static_cast<double>(n), d);
   const Interval share = clopper_pearson(gained + lost, n, 1 - kAllowed).ci95;
   const double first = std::max(share.low, std::fabs(d));
   if (first > share.high) return kAllowed;
-  // Of m differing questions, the fewest gained that are at least as far out; the statistic rises with them.
+  // For each number m of differing questions this finds the fewest gained ones that are at least as extreme. The
+  // statistic rises with the number gained.
   const double widest = share.high * static_cast<double>(n);
   const int64_t rows = std::min(n, static_cast<int64_t>(widest + 8 * std::sqrt(widest) + 20));
   std::vector<int64_t> fewest(static_cast<size_t>(rows + 1));
@@ -73,7 +74,7 @@ double exact_p(int64_t gained, int64_t lost, int64_t n, double d) {
   double worst = 0;
   for (int i = 0; i <= kShares; ++i) {
     const double psi = first + (share.high - first) * i / kShares;
-    const double up = psi > 0 ? (psi + d) / (2 * psi) : 0;  // of a differing question: gained
+    const double up = psi > 0 ? (psi + d) / (2 * psi) : 0;  // chance that a differing question is a gained one
     const double centre = psi * static_cast<double>(n), reach = 8 * std::sqrt(centre) + 20;
     double p = 0;
     for (auto m = static_cast<int64_t>(std::max(0.0, centre - reach)); m <= rows; ++m) {
@@ -86,7 +87,7 @@ double exact_p(int64_t gained, int64_t lost, int64_t n, double d) {
   return std::min(1.0, worst + kAllowed);
 }
 
-// The lower end. Fractions of questions are rounded against the candidate.
+// Returns the lower end of the interval. Fractions of questions are rounded against the candidate.
 double lowest_difference(double gained, double lost, int64_t total) {
   const double n = static_cast<double>(total), value = (gained - lost) / n;
   if (total > kExactQuestions) return boundary(-1, value, [&](double d) { return tango(gained, lost, n, d) <= kZ95; });
@@ -106,8 +107,8 @@ Estimate wilson(double right, int64_t total) {
   return {p, {std::max(0.0, centre - half), std::min(1.0, centre + half)}};
 }
 
-// Summed from k upwards, or its complement from k - 1 downwards, whichever side of the mean is the short one; every term
-// follows from the one before.
+// Sums the terms from k upwards, or those from k - 1 downwards for the complement, whichever is the shorter tail.
+// Every term follows from the one before.
 double binomial_tail(int64_t k, int64_t n, double p) {
   if (k <= 0) return 1;
   if (k > n || p <= 0) return 0;
@@ -167,7 +168,8 @@ Estimate paired_ratio(const PairedCounts& c, double confidence) {
   const double n = static_cast<double>(c.total), x = candidate / n, y = reference / n;
   const double z = normal_quantile(1 - (1 - confidence) / 2);
   const double only = c.candidate_only / n, other = c.reference_only / n, neither = c.neither / n;
-  // (x - r y) over its standard error if the ratio is r, the two shares of differing questions at their likeliest.
+  // This is (x - r y) divided by its standard error if the true ratio is r, with the two shares of differing
+  // questions at their likeliest values.
   const auto statistic = [&](double r) {
     const double root = std::sqrt(std::max(0.0, (x - r * r * y) * (x - r * r * y) + 4 * r * r * only * other));
     const double gained = (-x + r * r * (y + 2 * only) + root) / (2 * r * (r + 1));
@@ -194,21 +196,21 @@ Estimate mean_of_estimates(std::span<const Estimate> estimates) {
     above += (e.ci95.high - e.value) * (e.ci95.high - e.value);
   }
   const auto n = static_cast<double>(estimates.size());
-  mean.value /= n;  // at the end: ten recoveries of 1 have a mean of exactly 1
+  mean.value /= n;  // dividing at the end makes the mean of ten recoveries of 1 exactly 1
   mean.ci95 = {mean.value - std::sqrt(below) / n, mean.value + std::sqrt(above) / n};
   return mean;
 }
 
 namespace {
 
-// Rounded up to two digits: the estimate knows no more.
+// Rounds up to two digits, since the estimate is not more precise.
 int64_t about(double n) {
   const double digit = std::pow(10, std::max(0.0, std::floor(std::log10(n)) - 1));
   return static_cast<int64_t>(std::ceil(n / digit) * digit);
 }
 
-// Without a differing question (1 - margin)^n must be below the tail; otherwise the difference, less z standard errors,
-// must be above the margin.
+// Returns about how many questions would show that the loss is below the margin. If no question differs, (1 -
+// margin)^n must be below the tail. Otherwise the difference less z standard errors must be above -margin.
 int64_t questions_needed(const PairedCounts& c, double margin) {
   const double n = static_cast<double>(c.total), d = (c.candidate_only - c.reference_only) / n;
   if (margin <= 0 || margin >= 1 || d <= -margin) return 0;

@@ -12,7 +12,7 @@
 namespace fidelio {
 namespace {
 
-// Both sides are sums of at most some hundred doubles: 1e-10 leaves four orders of magnitude for their rounding.
+// Both sides are sums of at most some hundred doubles, so 1e-10 leaves four orders of magnitude for their rounding.
 constexpr double kSame = 1e-10;
 
 PairedCounts table(int64_t both, int64_t lost, int64_t gained, int64_t neither) {
@@ -20,7 +20,7 @@ PairedCounts table(int64_t both, int64_t lost, int64_t gained, int64_t neither) 
           static_cast<double>(neither), both + lost + gained + neither};
 }
 
-// P(X = k) and P(X >= k) by the definition.
+// These functions return P(X = k) and P(X >= k) by definition.
 double term(int64_t k, int64_t n, double p) {
   double ways = 1;
   for (int64_t i = 0; i < k; ++i) ways *= static_cast<double>(n - i) / static_cast<double>(i + 1);
@@ -50,7 +50,8 @@ TEST(Proportions, BinomialTailsAreSums) {
   EXPECT_EQ(binomial_tail(5, 5, 1), 1);
 }
 
-// The definition of Clopper and Pearson: at its ends, what was seen or more extreme has a chance of 2.5%.
+// Clopper and Pearson define the interval so that at either end what was seen, or a more extreme outcome, has a
+// chance of 2.5%.
 TEST(Proportions, ExactIntervalsEndWhereTheTailsDo) {
   for (int64_t n : {1, 10, 40})
     for (int64_t k = 0; k <= n; ++k) {
@@ -64,10 +65,10 @@ TEST(Proportions, ExactIntervalsEndWhereTheTailsDo) {
       else
         EXPECT_EQ(ci.high, 1);
     }
-  EXPECT_NEAR(clopper_pearson(40, 40).ci95.low, std::pow(0.025, 1.0 / 40), 1e-8);  // of 40 right out of 40
+  EXPECT_NEAR(clopper_pearson(40, 40).ci95.low, std::pow(0.025, 1.0 / 40), 1e-8);  // 40 of 40 are right
 }
 
-// Coverage of the interval for differences, summed over all tables, for truths of every kind: never below 95%.
+// The coverage of the interval for differences is summed over all tables, for many truths. It is never below 95%.
 TEST(Proportions, TheExactDifferenceCoversWhateverTheTruth) {
   constexpr int64_t kQuestions = 18;
   std::vector<std::vector<Interval>> intervals(kQuestions + 1);
@@ -94,14 +95,14 @@ TEST(Proportions, TheExactDifferenceCoversWhateverTheTruth) {
 TEST(Proportions, DifferencesAreSymmetricAndNeverCertain) {
   const Estimate same = paired_difference(table(40, 0, 0, 0));
   EXPECT_EQ(same.value, 0);
-  EXPECT_LT(same.ci95.low, -0.08);  // 1 - .025^(1/40) = .088 of a loss would go unseen in 40 questions once in 40 times
+  EXPECT_LT(same.ci95.low, -0.08);  // a loss of 1 - .025^(1/40) = .088 goes unseen in 40 questions once in 40 times
   EXPECT_GT(same.ci95.low, -0.12);
   EXPECT_NEAR(same.ci95.low, -same.ci95.high, 1e-8);
   const Estimate worse = paired_difference(table(70, 20, 5, 5)), better = paired_difference(table(70, 5, 20, 5));
   EXPECT_NEAR(worse.value, -0.15, 1e-12);
   EXPECT_NEAR(worse.ci95.low, -better.ci95.high, 1e-8);
   EXPECT_LT(worse.ci95.high, 0);
-  // Where the exact method hands over to the score interval the two are nearly one: a twentieth of the width.
+  // The exact method hands over to the score interval here; the two differ by less than a twentieth of the width.
   const Estimate exact = paired_difference(table(880, 50, 40, 30)), score = paired_difference(table(881, 50, 40, 30));
   const double width = exact.ci95.high - exact.ci95.low;
   EXPECT_NEAR(exact.ci95.low, score.ci95.low, 0.05 * width);
@@ -110,18 +111,18 @@ TEST(Proportions, DifferencesAreSymmetricAndNeverCertain) {
 }
 
 TEST(Proportions, RatiosHaveScoreIntervals) {
-  // Of models that never differ the interval is Wilson's of the questions answered right, seen from 1.
+  // For models that never differ, the interval is Wilson's for the questions answered right, seen from 1.
   const Estimate same = paired_ratio(table(30, 0, 0, 10));
   EXPECT_EQ(same.value, 1);
   EXPECT_NEAR(same.ci95.low, wilson(30, 30).ci95.low, 1e-6);
   EXPECT_NEAR(same.ci95.high, 1 / wilson(30, 30).ci95.low, 1e-6);
-  // Swapped, the ratio is the reciprocal, and so are its ends.
+  // If the models are swapped, the ratio becomes its reciprocal, and so do its ends.
   const Estimate worse = paired_ratio(table(50, 20, 4, 26)), better = paired_ratio(table(50, 4, 20, 26));
   EXPECT_NEAR(worse.value * better.value, 1, 1e-12);
   EXPECT_NEAR(worse.ci95.low * better.ci95.high, 1, 1e-6);
   EXPECT_NEAR(worse.ci95.high * better.ci95.low, 1, 1e-6);
   EXPECT_LT(worse.ci95.high, 1);
-  // More caution, a wider interval around the same value.
+  // More confidence gives a wider interval around the same value.
   const Estimate cautious = paired_ratio(table(50, 20, 4, 26), 0.975);
   EXPECT_EQ(cautious.value, worse.value);
   EXPECT_LT(cautious.ci95.low, worse.ci95.low);
@@ -134,9 +135,9 @@ TEST(Proportions, AMeanOfEstimatesIsNarrowerThanThey) {
   const Estimate one{1, {0.8, 1.1}};
   const Estimate mean = mean_of_estimates(std::vector<Estimate>(4, one));
   EXPECT_EQ(mean.value, 1);
-  EXPECT_NEAR(mean.ci95.low, 0.9, 1e-12);  // a half, of four that are alike
+  EXPECT_NEAR(mean.ci95.low, 0.9, 1e-12);  // half as wide, since the mean is of four equal estimates
   EXPECT_NEAR(mean.ci95.high, 1.05, 1e-12);
-  // A recovery of 1 in each of ten tasks must not look like a loss: tenths do not add up to 1 in FP64.
+  // A recovery of 1 in each of ten tasks must not look like a loss, although ten tenths do not add up to 1 in FP64.
   EXPECT_EQ(mean_of_estimates(std::vector<Estimate>(10, one)).value, 1);
   EXPECT_THROW(mean_of_estimates({}), Error);
 }
@@ -147,7 +148,8 @@ TEST(Proportions, VerdictSaysLosslessOnlyWithEvidence) {
     for (int64_t i = 0; i < wrong; ++i) s[static_cast<size_t>(i * n / wrong)] = 0;
     return s;
   };
-  // The same answers to 40 questions show nothing; to as many as are said to be needed, they do.
+  // The same answers to 40 questions show nothing. The same answers to as many as are said to be needed show
+  // losslessness.
   const Verdict few = compare_scores(scores(40, 0), scores(40, 0), 0.01);
   EXPECT_FALSE(few.lossless);
   EXPECT_FALSE(few.different);
@@ -158,9 +160,9 @@ TEST(Proportions, VerdictSaysLosslessOnlyWithEvidence) {
   EXPECT_FALSE(worse.lossless);
   EXPECT_TRUE(worse.different);
   EXPECT_FALSE(worse.too_few());
-  // Worse than the margin already: more of the same would not show the contrary.
+  // The candidate is worse than the margin already, and more of the same would not show the contrary.
   EXPECT_EQ(compare_scores(scores(20, 3), scores(20, 2), 0.01).needed, 0);
-  // Fractions, as means over seeds have them, are counted against the candidate.
+  // Fractions, which means over seeds have, are rounded against the candidate.
   std::vector<double> seeds = scores(400, 0);
   seeds[0] = 2.0 / 3;
   EXPECT_LE(compare_scores(seeds, scores(400, 0), 0.02).difference.ci95.low,

@@ -15,7 +15,7 @@ namespace {
 
 double sum(std::span<const double> values) { return std::accumulate(values.begin(), values.end(), 0.0); }
 
-// percentile() of values already sorted.
+// Returns percentile() of values that are already sorted.
 double sorted_percentile(std::span<const double> sorted, double percent) {
   if (sorted.empty()) return kNaN;
   const double place = std::clamp(percent / 100, 0.0, 1.0) * static_cast<double>(sorted.size() - 1);
@@ -28,7 +28,7 @@ struct Sums {
   double numerator = 0, denominator = 0;
 };
 
-// One resample: as many units as there are, drawn with replacement.
+// Draws one resample, which has as many units as there are, drawn with replacement.
 Sums draw(Rng& rng, std::span<const double> numerators, std::span<const double> denominators) {
   Sums s;
   for (size_t i = 0; i < numerators.size(); ++i) {
@@ -39,7 +39,7 @@ Sums draw(Rng& rng, std::span<const double> numerators, std::span<const double> 
   return s;
 }
 
-// BCa's acceleration: a sixth of the skewness of the jackknife values, with the sign that Efron gives it.
+// Returns BCa's acceleration: a sixth of the skewness of the jackknife values, with the sign that Efron gives it.
 double acceleration(std::span<const double> numerators, std::span<const double> denominators) {
   const double n = sum(numerators), d = sum(denominators);
   std::vector<double> left_out;
@@ -54,7 +54,7 @@ double acceleration(std::span<const double> numerators, std::span<const double> 
   return square > 0 ? cube / (6 * std::pow(square, 1.5)) : 0;
 }
 
-// The percentile of the bootstrap distribution that stands for the nominal tail `z`.
+// Returns the percentile of the bootstrap distribution that stands for the nominal tail `z`.
 double corrected_percent(double bias, double acceleration, double z) {
   return 100 * normal_cdf(bias + (bias + z) / (1 - acceleration * (bias + z)));
 }
@@ -95,8 +95,9 @@ double percentile(std::span<const double> values, double percent) {
 
 double normal_cdf(double z) { return 0.5 * std::erfc(-z * 0.7071067811865476); }
 
-// Newton on log(cdf / p), which is concave and rising: from a start left of the root every tangent meets zero left of
-// the root too, so the steps never overshoot. The start is left of it because cdf(z) <= exp(-z^2 / 2) / 2 for z <= 0.
+// This is Newton's method on log(cdf / p), which is concave and rises. From a start left of the root every tangent
+// meets zero left of the root too, so steps never overshoot. The start is left of the root because cdf(z) <= exp(-z^2
+// / 2) / 2 for z <= 0.
 double normal_quantile(double p) {
   check(p > 0 && p < 1, "a normal quantile needs a probability inside (0, 1), not {}", p);
   if (p > 0.5) return -normal_quantile(1 - p);
@@ -131,7 +132,8 @@ Estimate ratio(std::span<const double> numerators, std::span<const double> denom
     e.ci95 = {e.value, e.value};
     return e;
   }
-  // Ties with the value count half, so that a coarse distribution (accuracies) is not taken for a biased one.
+  // Values equal to the estimate count half, so that a coarse distribution (such as accuracies have) is not taken for
+  // a biased one.
   const auto [first, last] = std::equal_range(resampled.begin(), resampled.end(), e.value);
   const double below =
       0.5 * (static_cast<double>(first - resampled.begin()) + static_cast<double>(last - resampled.begin()));
@@ -145,8 +147,9 @@ Estimate ratio(std::span<const double> numerators, std::span<const double> denom
 
 namespace {
 
-// P(rank sum <= observed) when every sign is a fair coin. Ranks are given doubled, so that the mean ranks of ties are
-// integers; ways[s] counts the sign choices whose doubled sum is s (at most 2^50, exact in a double).
+// Returns P(rank sum <= observed) if every sign is a fair coin. Ranks are given doubled, so that the mean ranks of
+// ties are integers. ways[s] counts the sign choices whose doubled sum is s (at most 2^50, which is exact in a
+// double).
 double exact_tail(std::span<const int64_t> doubled_ranks, int64_t observed) {
   const int64_t total = std::accumulate(doubled_ranks.begin(), doubled_ranks.end(), int64_t{0});
   std::vector<double> ways(static_cast<size_t>(total) + 1, 0.0);
@@ -176,7 +179,8 @@ Wilcoxon wilcoxon(std::span<const double> differences) {
   for (size_t first = 0, last; first < d.size(); first = last) {
     for (last = first; last < d.size() && std::fabs(d[last]) == std::fabs(d[first]); ++last) {
     }
-    const auto doubled = static_cast<int64_t>(first + 1 + last);  // ranks first + 1 .. last, their mean doubled
+    // The ranks are first + 1 .. last, and this is their doubled mean.
+    const auto doubled = static_cast<int64_t>(first + 1 + last);
     const auto t = static_cast<double>(last - first);
     tie_sum += t * t * t - t;
     for (size_t i = first; i < last; ++i) {

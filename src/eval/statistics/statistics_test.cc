@@ -19,7 +19,7 @@ const json& fixtures() {
   return all;
 }
 
-// Both sides are sums of at most some hundred doubles: 1e-10 leaves four orders of magnitude for their rounding.
+// Both sides are sums of at most some hundred doubles, so 1e-10 leaves four orders of magnitude for their rounding.
 constexpr double kSameStatistic = 1e-10;
 
 TEST(Statistics, WilcoxonEqualsScipy) {
@@ -55,7 +55,8 @@ TEST(Statistics, SummariesEqualNumpy) {
 TEST(Statistics, NormalQuantileEqualsScipy) {
   for (const json& c : fixtures()["normal"]) {
     const double p = c["p"], z = c["z"];
-    // A relative rounding of p (or of 1 - p) of 1e-16 moves z by 1e-16 p / density(z), largest at 1 - 1e-9: about 2e-8.
+    // A relative rounding of p (or of 1 - p) by 1e-16 moves z by 1e-16 p / density(z). That is largest at 1 - 1e-9,
+    // with about 2e-8.
     EXPECT_NEAR(normal_quantile(p), z, p > 0.99 ? 1e-7 : 1e-12 * (1 + std::fabs(z))) << p;
   }
   EXPECT_THROW(normal_quantile(0), Error);
@@ -66,18 +67,18 @@ TEST(Bootstrap, BcaEqualsScipy) {
   const json& c = fixtures()["bca"];
   const auto n = c["numerators"].get<std::vector<double>>(), d = c["denominators"].get<std::vector<double>>();
   const Estimate e = ratio(n, d, {.resamples = 200000, .seed = 3});
-  // Two Monte Carlo runs of 200,000: a 2.5% percentile has a standard error of sqrt(.025 .975 / 2e5) = 3.5e-4 in
-  // probability; over a density of at least about 1 / (4 widths) there, that is .15% of the width; four of them, for
-  // both runs.
+  // Two Monte Carlo runs of 200,000 are compared. A 2.5% percentile has a standard error of sqrt(.025 .975 / 2e5) =
+  // 3.5e-4 in probability. With a density of at least about 1 / (4 widths) there, that is .15% of the width. The
+  // tolerance allows four of them, for both runs.
   const double width = c["high"].get<double>() - c["low"].get<double>();
   EXPECT_NEAR(e.ci95.low, c["low"].get<double>(), 0.01 * width);
   EXPECT_NEAR(e.ci95.high, c["high"].get<double>(), 0.01 * width);
 }
 
-// The interval for a mean over sequences, with as few and as skewed ones as a short evaluation has.
+// The interval for a mean over sequences is tested with as few and as skewed sequences as a short evaluation has.
 TEST(Bootstrap, CoversTheTruthAboutNinetyFiveTimesInAHundred) {
   constexpr int kTrials = 1500, kSequences = 40;
-  const double truth = std::exp(0.125);  // mean of a lognormal with sigma 1/2
+  const double truth = std::exp(0.125);  // mean of a lognormal distribution with sigma 1/2
   Rng rng(11);
   int covered = 0;
   for (int trial = 0; trial < kTrials; ++trial) {
@@ -89,8 +90,8 @@ TEST(Bootstrap, CoversTheTruthAboutNinetyFiveTimesInAHundred) {
     const Estimate e = ratio(n, d, {.resamples = 400, .seed = static_cast<uint64_t>(trial)});
     covered += e.ci95.low <= truth && truth <= e.ci95.high;
   }
-  // Binomial standard error at .95: .0056. The bootstrap itself is known to undercover by order 1/n (some 1-2% at n =
-  // 40): accept .95 -.02 -4 se .. +4 se.
+  // The binomial standard error at .95 is .0056. The bootstrap itself is known to undercover by order 1/n, some 1-2%
+  // at n = 40. The test accepts .95 -.02 -4 standard errors .. +4 standard errors.
   const double coverage = static_cast<double>(covered) / kTrials;
   EXPECT_GT(coverage, 0.95 - 0.02 - 4 * 0.0056);
   EXPECT_LT(coverage, 0.95 + 4 * 0.0056);

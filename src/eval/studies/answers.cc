@@ -32,7 +32,7 @@ WholeAnswers measure_answers(Runner& source, Runner& candidate, std::span<const 
   std::vector<GenerationRequest> requests;
   for (const std::vector<int32_t>& p : prompts)
     requests.push_back({.prompt = p, .max_tokens = options.max_tokens, .stop_ids = options.stop_ids});
-  const auto total = static_cast<int64_t>(2 * prompts.size());  // first answered, then compared
+  const auto total = static_cast<int64_t>(2 * prompts.size());  // every prompt is first answered, then compared
   int64_t done = 0;
   const std::vector<Generation> made =
       generate(source, requests, {.reading = options.reference_mode, .on_finish = [&](int64_t, const Generation&) {

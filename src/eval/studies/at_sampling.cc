@@ -52,7 +52,7 @@ double SampledRows::ear(std::span<const float> p_logits, std::span<const float> 
   check(p.total > 0 && q.total > 0, "a logit is not finite: the model computes NaN or infinity");
   const auto all_p = static_cast<double>(p.total), all_q = static_cast<double>(q.total);
   double ear = 0;
-  for (size_t i = 0, j = 0; i < p.ids.size() && j < q.ids.size();) {  // both in the order of ids
+  for (size_t i = 0, j = 0; i < p.ids.size() && j < q.ids.size();) {  // both are in ascending order of ids
     if (p.ids[i] < q.ids[j]) {
       ++i;
     } else if (q.ids[j] < p.ids[i]) {

@@ -40,8 +40,8 @@ std::vector<float> sampled_logits(size_t v, double spread, uint64_t seed) {
   return logits;
 }
 
-// The definition, in long double: temperature, then top-k, then the shortest prefix of the order that reaches top-p, then
-// min-p, each of what is left.
+// This is the definition in long double: temperature, then top-k, then the shortest prefix in the order of
+// probability that reaches top-p, then min-p, each applied to what is left.
 Probabilities slow_sampled(const std::vector<float>& logits, const SamplingOptions& o) {
   std::vector<size_t> order(logits.size());
   std::iota(order.begin(), order.end(), size_t{0});
@@ -140,9 +140,9 @@ TEST(AtSampling, AComparisonMeasuresItBesideTheOther) {
   EXPECT_EQ(sampled["top_p"], 0.9);
   EXPECT_GT(sampled["ear"]["value"], 0.5);
   EXPECT_NE(sampled["ear"]["value"], with.ear().value);
-  EXPECT_GT(sampled["kl"]["value"], with.kl().value);  // a lower temperature spreads logits, and what is between them
+  EXPECT_GT(sampled["kl"]["value"], with.kl().value);  // a lower temperature spreads logits, and so their differences
   EXPECT_EQ(to_json(with).dump(), to_json(measured(with.options.sampling, 1)).dump());
-  // At temperature 1 without filters it is the other pair of figures.
+  // At temperature 1 without filters, the figures equal the unsampled ones.
   const FidelityReport same = measured(sampling_of(1), 1);
   EXPECT_EQ(same.ear_sampled().value, same.ear().value);
   EXPECT_EQ(same.kl_sampled().value, same.kl().value);

@@ -12,7 +12,7 @@
 namespace fidelio {
 namespace {
 
-// ratio of two numbers taken from every window.
+// Returns the ratio of the sums of two numbers that are taken from every window.
 template <typename Numerator, typename Denominator>
 Estimate window_ratio(const FidelityReport& report, Numerator numerator, Denominator denominator) {
   std::vector<double> n, d;
@@ -28,7 +28,7 @@ bool is_apart(const EvalText& text, int64_t place) {
                      [&](const TokenSpan& s) { return place >= s.begin && place < s.end; });
 }
 
-// The same of a share of positions, of which there are as many as the denominators add up to.
+// Returns the same for a share of positions. The number of positions is the sum of the denominators.
 template <typename Numerator, typename Denominator>
 Estimate share_of_positions(const FidelityReport& report, Numerator numerator, Denominator denominator) {
   Estimate e = window_ratio(report, numerator, denominator);
@@ -88,7 +88,7 @@ Estimate FidelityReport::perplexity_ratio() const {
 }
 
 Estimate FidelityReport::perplexity_ratio_by_text() const {
-  std::map<int32_t, std::pair<double, double>> of;  // of each text the sums of a difference and of positions
+  std::map<int32_t, std::pair<double, double>> of;  // for each text, the sums of a difference and of positions
   for (const WindowFidelity& w : windows) {
     of[w.text].first += w.nll_reference - w.nll_candidate;
     of[w.text].second += positions_of(w);
@@ -140,7 +140,7 @@ std::vector<WindowFidelity> compare_sequences(Runner& reference, Runner& candida
           positions[i].kl_sampled = d.kl;
           positions[i].ear_sampled = sampled[own].filters() ? sampled[own].ear(p, q) : d.ear;
         });
-        for (size_t i = 0; i < rows.size(); ++i) {  // in order: the sums do not depend on the threads
+        for (size_t i = 0; i < rows.size(); ++i) {  // adding in order makes the sums independent of the threads
           WindowFidelity& w = windows[static_cast<size_t>(rows[i].sequence)];
           const size_t target = i * v + static_cast<size_t>(rows[i].token);
           w.sums.add(positions[i]);

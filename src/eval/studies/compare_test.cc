@@ -47,7 +47,7 @@ TEST(Compare, OfAModelWithItselfIsPerfect) {
   EXPECT_EQ(report.ear().ci95.low, 1);
   EXPECT_EQ(report.kl().value, 0);
   EXPECT_EQ(report.perplexity_ratio().value, 1);
-  // No position of 665 differs, and a share of .55% would be missed with a chance of 2.5%.
+  // None of 665 positions differs, and a share of .55% would be missed with a chance of 2.5%.
   EXPECT_EQ(report.top1().value, 1);
   EXPECT_EQ(report.top1().ci95.high, 1);
   EXPECT_NEAR(std::pow(report.top1().ci95.low, 665), 0.025, 1e-9);
@@ -63,7 +63,7 @@ TEST(Compare, OfAModelWithItselfIsPerfect) {
   }
   EXPECT_EQ(positions, 665);
   const nlohmann::json j = to_json(report);
-  EXPECT_TRUE(j["margin"]["value"].is_null());  // nothing disagrees
+  EXPECT_TRUE(j["margin"]["value"].is_null());  // no position disagrees
   EXPECT_TRUE(j["ear_constant"].is_null());
 }
 
@@ -86,7 +86,7 @@ TEST(Compare, EqualsTheComparisonOfRowsOneByOne) {
       }
   const auto count = static_cast<double>(n);
   EXPECT_EQ(report.positions(), n);
-  EXPECT_NEAR(report.kl().value, kl / count, 1e-12);  // another order of the same additions
+  EXPECT_NEAR(report.kl().value, kl / count, 1e-12);  // the same terms are added in another order
   EXPECT_NEAR(report.ear().value, ear / count, 1e-12);
   EXPECT_NEAR(report.perplexity().value, std::exp(nll / count), 1e-9);
 }
@@ -141,11 +141,12 @@ TEST(Compare, ReportHasEveryFigureAndCanBeSplitByText) {
   EXPECT_EQ(first.positions() + second.positions(), report.positions());
   EXPECT_EQ(j["texts"][1]["kl"]["value"].get<double>(), second.kl().value);
   EXPECT_THROW(report.of_text(2), Error);
-  // There are two texts and 35 windows; the value is the same by either.
+  // There are two texts and 35 windows. The value does not depend on which of them the interval is made by.
   const Estimate by_text = report.perplexity_ratio_by_text();
   EXPECT_NEAR(by_text.value, report.perplexity_ratio().value, 1e-12);
   const auto [low, high] =
-      std::minmax(first.perplexity_ratio().value, second.perplexity_ratio().value);  // all that two units resample to
+      // Two units can only resample to values between these.
+      std::minmax(first.perplexity_ratio().value, second.perplexity_ratio().value);
   EXPECT_GE(by_text.ci95.low, low);
   EXPECT_LE(by_text.ci95.high, high);
 
@@ -170,8 +171,8 @@ TEST(Compare, TailsAreOfEveryPosition) {
       if (b.positions > 0) kl += b.kl * static_cast<double>(b.positions);
     EXPECT_NEAR(kl / static_cast<double>(report.positions()), report.kl().value, 1e-12);
   }
-  ASSERT_EQ(tails.by_position.size(), 5u);            // windows of 20: 1, 2, 4, 8 and 16 tokens before
-  EXPECT_EQ(tails.by_position[4].positions, 35 * 4);  // 16 to 19
+  ASSERT_EQ(tails.by_position.size(), 5u);  // windows of 20 tokens have bands from 1, 2, 4, 8 and 16 preceding tokens
+  EXPECT_EQ(tails.by_position[4].positions, 35 * 4);  // 16 to 19 preceding tokens
   EXPECT_EQ(to_json(report)["tails"], to_json(tails));
 }
 

@@ -11,7 +11,8 @@ namespace {
 
 constexpr const char* kEntropyLabel = "entropy of the original, nats";
 
-// Where a bin stands on an axis of entropy. The last has no upper end and stands as far on as the one before it.
+// Returns where a bin stands on an axis of entropy. The last bin has no upper end and is drawn as wide as the one
+// before it.
 double middle_of(size_t bin) {
   const double from = kEntropyEdges[bin];
   const double to = bin + 1 < kEntropyEdges.size() ? kEntropyEdges[bin + 1] : 2 * from - kEntropyEdges[bin - 1];

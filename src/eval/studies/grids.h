@@ -1,6 +1,7 @@
-// Where a compressed model's first choices differ, and what a symmetric grid costs beside an asymmetric one of as many
-// bits (SLQ section 3.1): flips by the entropy of the reference (figure 2), their ratio between the two grids (figure
-// 3), and what is left of EAR as layer after layer is put on a grid (figure 4). As charts and as tables of their numbers.
+// This file studies where a compressed model's first choices differ, and what a symmetric grid costs compared with an
+// asymmetric one of as many bits (SLQ section 3.1). It charts and tabulates flips by the entropy of the reference
+// (figure 2), their ratio between the two grids (figure 3), and the EAR that remains as layer after layer is put on a
+// grid (figure 4).
 #pragma once
 #include <functional>
 #include <span>
@@ -19,19 +20,19 @@ struct NamedReport {
   std::string name;
   const FidelityReport* report;
 };
-// Share of positions whose first choice is another one, in percent, by bins of entropy (fidelity.h, kEntropyEdges);
-// every report over the same text. A bin without positions has no point; one without flips none on the chart's
-// logarithmic axis.
+// These show the share of positions whose first choice differs, in percent, by bins of entropy (fidelity.h,
+// kEntropyEdges). Every report must be over the same text. A bin without positions has no point; a bin without flips
+// has none on the chart's logarithmic axis.
 Chart flips_chart(std::span<const NamedReport> models);
 Table flips_table(std::span<const NamedReport> models);
 
-// One grid's models, layer after layer.
+// A GridSide holds one grid's models, layer after layer.
 struct GridSide {
   std::string name;
-  std::vector<FidelityReport> layers;  // [l]: the linears of layers 0 to l on the grid; the last: of all layers
+  std::vector<FidelityReport> layers;  // layers[l] has the linears of layers 0 to l on the grid, so the last has all
 };
-// Puts the weights that `weight` gives into the candidate, layer by layer from the first, and measures after each. The
-// embedding and the head stay as they are. The candidate is left with all of them.
+// Puts the weights that `weight` returns into the candidate, layer by layer from the first, and measures after each
+// layer. The embedding and the head stay as they are. The candidate keeps all of the new weights.
 std::vector<FidelityReport> layer_by_layer(Runner& reference, Runner& candidate,
                                            const std::function<LinearWeight(LinearId)>& weight,
                                            std::span<const EvalText> texts, const CompareOptions& options,
@@ -41,8 +42,8 @@ std::vector<FidelityReport> layer_by_layer(Runner& reference, Runner& candidate,
 struct GridStudy {
   GridSide symmetric, asymmetric;
 
-  // Flips of the symmetric grid over those of the asymmetric one, of one bin of entropy; the same windows are drawn for
-  // both. NaN where the asymmetric one has none.
+  // Returns the flips of the symmetric grid divided by those of the asymmetric one, for one bin of entropy. The same
+  // windows are drawn for both. It is NaN if the asymmetric grid has no flips.
   Estimate flips_ratio(size_t entropy_bin) const;
 };
 Chart ratio_chart(const GridStudy& study);

@@ -15,7 +15,7 @@ namespace {
 
 using nlohmann::json;
 
-// Mean over runs of some number of every question.
+// Returns, for every question, the mean over runs of some number.
 template <typename F>
 std::vector<double> per_question(const ModelRuns& model, F number) {
   std::vector<double> means(model.runs[0].size());
@@ -87,7 +87,7 @@ RecoveryTable recovery_table(std::span<const ModelRuns> models, const RecoveryOp
           wilson(std::accumulate(by_task.back().begin(), by_task.back().end(), 0.0), std::ssize(by_task.back())));
       row.recovery.push_back(paired_ratio(paired_counts(by_task.back(), reference_by_task.back()), options.confidence));
     }
-    std::vector<Estimate> kept = row.recovery;  // not where the reference is never right
+    std::vector<Estimate> kept = row.recovery;  // tasks where the reference is never right are left out
     std::erase_if(kept, [](const Estimate& e) { return !std::isfinite(e.value); });
     row.mean_recovery = kept.empty() ? Estimate{kNaN, {}} : mean_of_estimates(kept);
     row.verdict = compare_scores(scores, reference, options.margin);

@@ -15,14 +15,14 @@ namespace {
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-// Two tasks of 200 questions; a question is right with the given chance, and takes some `thinking` tokens.
+// There are two tasks of 200 questions. A question is right with the given chance and takes about `thinking` tokens.
 ModelRuns model(const std::string& name, double chance, double thinking, int seeds, uint64_t seed) {
   Rng rng(seed);
   ModelRuns m{name, 4.25, {}};
   for (int s = 0; s < seeds; ++s) {
     std::vector<ItemResult> run(400);
     for (size_t i = 0; i < run.size(); ++i) {
-      Rng question(77, i);  // questions differ in length, alike for all models
+      Rng question(77, i);  // questions differ in length, but alike for all models
       run[i].id = fmt::format("{}", i);
       run[i].task = i % 2 == 0 ? "sums" : "words";
       run[i].correct = rng.uniform() < chance;
@@ -42,13 +42,13 @@ TEST(Recovery, TableSaysWhatWasLost) {
   EXPECT_THAT(table.tasks, ElementsAre("sums", "words"));
   const RecoveryRow &exact = table.rows[0], &same = table.rows[1], &worse = table.rows[2];
   EXPECT_EQ(exact.mean_recovery.value, 1);
-  EXPECT_LT(exact.mean_recovery.ci95.low, 1);  // 400 questions are no certainty, even of a model against itself
+  EXPECT_LT(exact.mean_recovery.ci95.low, 1);  // 400 questions are no certainty, even for a model against itself
   EXPECT_GT(exact.mean_recovery.ci95.high, 1);
   EXPECT_TRUE(same.verdict.lossless);
   EXPECT_FALSE(same.verdict.different);
   EXPECT_FALSE(worse.verdict.lossless);
   EXPECT_TRUE(worse.verdict.different);
-  // 600 trials a task: standard error of an accuracy of .7 is .019, of .95 .009.
+  // There are 600 trials a task. The standard error of an accuracy of .7 is .019, and that of .95 is .009.
   EXPECT_NEAR(worse.accuracy[0].value, 0.7, 4 * 0.019);
   EXPECT_NEAR(worse.mean_recovery.value, 0.7 / 0.95, 4 * 0.019 / 0.95);
   EXPECT_LT(worse.mean_recovery.ci95.high, 1);
@@ -106,7 +106,7 @@ TEST(Thinking, RowsFollowTheDefinitions) {
   EXPECT_NEAR(rows[1].other_tokens, 7, 1e-9);
   EXPECT_NEAR(rows[1].difference, mean(differences), 1e-9);
   EXPECT_NEAR(rows[1].d, cohens_d(differences), 1e-9);
-  EXPECT_LT(rows[1].test.p, 1e-6);  // 4 tokens more on each of 400, against a noise of 4
+  EXPECT_LT(rows[1].test.p, 1e-6);  // there are 4 tokens more on each of 400 questions, against a noise of 4
   EXPECT_GT(rows[2].test.p, 1e-6);
   EXPECT_GT(rows[1].joint, 100);  // .9^6 of 400
   EXPECT_GT(rows[1].joint_mean, rows[1].joint_reference);
@@ -120,7 +120,7 @@ TEST(Thinking, RowsFollowTheDefinitions) {
   const auto tables = thinking_tables(rows);
   EXPECT_EQ(tables.size(), 7u);
   EXPECT_EQ(tables[0].rows.size(), 3u);
-  EXPECT_EQ(tables[1].rows.size(), 2u);  // without the reference
+  EXPECT_EQ(tables[1].rows.size(), 2u);  // the reference has no row here
   EXPECT_EQ(to_json(rows[1])["joint"]["questions"], rows[1].joint);
 }
 
@@ -128,7 +128,7 @@ TEST(NoiseStudy, FindsSlopeAndBreak) {
   NoiseStudy study{{"sums"}, {}};
   for (double kl : {0.002, 0.004, 0.008, 0.1, 1.0}) {
     const double recovery = kl < 0.01 ? 1 - 2 * kl : 0.5;
-    const double half = kl < 0.005 ? 0.01 : 0.001;  // the interval reaches 1 up to .004
+    const double half = kl < 0.005 ? 0.01 : 0.001;  // the interval reaches 1 up to a KL of .004
     study.points.push_back({kl, kl, {{recovery, {}}}, {recovery, {recovery - half, recovery + half}}});
   }
   EXPECT_NEAR(study.linear_fit().slope, 2, 1e-12);

@@ -15,7 +15,7 @@ namespace {
 
 using nlohmann::json;
 
-// The stop id the model would rather have said: any of them ends the text alike.
+// Returns the stop id that the model would most likely have chosen; any of them ends the text alike.
 int32_t likeliest_stop(std::span<const int32_t> stops, std::span<const float> row) {
   check(!stops.empty(), "no stop token is known, and one text ends where the other goes on");
   return *std::max_element(stops.begin(), stops.end(), [&](int32_t a, int32_t b) {
@@ -23,7 +23,8 @@ int32_t likeliest_stop(std::span<const int32_t> stops, std::span<const float> ro
   });
 }
 
-// Logits after these tokens: of a sequence one longer, the row that predicts its last token.
+// Returns the logits after these tokens. They are the row that predicts the last token of a sequence that is one
+// longer.
 std::vector<float> logits_after(const TaskModel& model, std::vector<int32_t> ids, Activations mode) {
   std::vector<float> row;
   ids.push_back(ids.back());

@@ -47,7 +47,7 @@ class TextDifferences : public testing::Test {
     return options;
   }
   TextComparison compare() { return compare_texts(model_, set_, options_, results_, others_); }
-  // The logits after question `i` and the text said so far.
+  // Returns the logits after question `i` and the text said so far.
   std::vector<float> logits(size_t i, const std::string& said) {
     const ChatMessage message{"user", set_.items[i].question};
     auto ids = model_.prompt(std::span(&message, 1));
@@ -107,7 +107,7 @@ TEST_F(TextDifferences, AnEndIsTheLikelierStopToken) {
   EXPECT_EQ(c.differences[0].other, after[0] > after[2] ? 0 : 2);
   EXPECT_EQ(c.differences[1].own, early[0] > early[2] ? 0 : 2);
   EXPECT_EQ(c.differences[1].other, only_token(" two"));
-  EXPECT_EQ(c.differences[2].own, -1);  // cut off: no token of its own
+  EXPECT_EQ(c.differences[2].own, -1);  // the answer was cut off, so there is no token of its own
   EXPECT_TRUE(std::isnan(c.differences[2].own_logit));
   EXPECT_TRUE(to_json(c, quill_tokenizer())["differences"][2]["logit"].is_null());
 }

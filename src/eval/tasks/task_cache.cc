@@ -28,7 +28,7 @@ std::string sealed(json line) {
   return line.dump() + "\n";
 }
 
-// The line as it was written, without its seal; null where it is something else now.
+// Returns the line as it was written, without its seal, or null if the line was changed since.
 json unsealed(std::string_view text, const std::string& path) {
   try {
     json line = parse_json(text, path);
@@ -40,7 +40,7 @@ json unsealed(std::string_view text, const std::string& path) {
   }
 }
 
-// Without what a crash left of the last.
+// Returns the complete lines. A last line that a crash left without its end is dropped.
 std::vector<std::string_view> lines_of(std::string_view text) {
   std::vector<std::string_view> lines;
   for (size_t end; (end = text.find('\n')) != text.npos; text.remove_prefix(end + 1))
@@ -59,7 +59,7 @@ bool TaskCache::is_one(const std::string& path) {
 TaskCache::TaskCache(const std::string& path, const json& settings) : path_(path) {
   std::string text;
   if (std::filesystem::exists(path)) text = read_text_file(path);
-  // Before anything is left out: what does not begin as these files do is somebody else's.
+  // This is checked before any line is dropped: a file that does not begin like a cache belongs to somebody else.
   const size_t known = std::min(text.size(), kBeginning.size());
   check(std::string_view(text).substr(0, known) == kBeginning.substr(0, known),
         "{} is not a file of task results: name another", path);

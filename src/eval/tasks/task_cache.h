@@ -1,6 +1,7 @@
-// The results of a run as a JSONL file that grows: a first line with the settings, then one result a line, written out
-// as it comes, each with a SHA-256 of what it holds. What a crash leaves of a last line, and lines that were damaged, are
-// left out when the file is opened again: those questions are asked anew.
+// This file keeps the results of a run in a JSONL file that grows, so that an interrupted run can go on. The first
+// line holds the settings; each further line holds one result and is written as soon as the result is known. Each
+// line carries a SHA-256 of its contents. When the file is opened again, an incomplete last line and damaged lines
+// are ignored, and those questions are asked anew.
 #pragma once
 #include <cstdio>
 #include <memory>
@@ -13,13 +14,15 @@ namespace fidelio {
 
 class TaskCache {
  public:
-  // `settings` is everything a result depends on. Throws Error if the file exists with other settings, is no such file,
-  // or cannot be written.
+  // Opens or creates the file. `settings` is everything that a result depends on. Throws Error if the file exists
+  // with other settings, is not a cache, or cannot be written.
   TaskCache(const std::string& path, const nlohmann::json& settings);
-  // Returns true if a file begins as these do, with settings that are what was written.
+  // Returns true if the file begins as a cache does, with a line of settings that is undamaged.
   static bool is_one(const std::string& path);
 
+  // Returns the result stored under this key, or nullptr.
   const ItemResult* find(const std::string& key) const;
+  // Appends the result to the file.
   void add(const std::string& key, const ItemResult& result);
 
  private:

@@ -22,8 +22,8 @@ using nlohmann::json;
 
 struct Line {
   json value;
-  std::string where;  // "file line 3", for messages
-  size_t index;       // of the item, from 0
+  std::string where;  // for messages, for example "file line 3"
+  size_t index;       // index of the item, from 0
 };
 
 std::string text_of(const Line& line, const json& object, const char* key) {
@@ -60,7 +60,7 @@ void set_correct(const Line& line, TaskItem& item, int64_t correct) {
   item.answer = item.choices[static_cast<size_t>(correct)];
 }
 
-// A label that is a number, or a string of one.
+// Returns a label that is a number or a string of digits.
 int64_t number_of(const Line& line, const char* key) {
   const json& value = line.value.contains(key) ? line.value[key] : json();
   if (value.is_number_integer()) return value;
@@ -80,14 +80,15 @@ TaskItem read_native(const Line& line) {
   return item;
 }
 
-// AI2: {"question": {"stem", "choices": [{"text", "label"}]}, "answerKey"}; Hugging Face: {"question" or
-// "question_stem", "choices":
-// {"text": [...], "label": [...]}, "answerKey"}. OpenBookQA's stem is continued as it is, ARC's is asked.
+// AI2's form is {"question": {"stem", "choices": [{"text", "label"}]}, "answerKey"}. The form of Hugging Face is
+// {"question" or "question_stem", "choices": {"text": [...], "label": [...]}, "answerKey"}. OpenBookQA's stem is
+// continued as it is; ARC's is put as a question.
 TaskItem read_ai2(const Line& line) {
   const json& v = line.value;
   const bool nested = v.contains("question") && v["question"].is_object(), flat_book = v.contains("question_stem");
   const bool book =
-      flat_book || std::isdigit(static_cast<unsigned char>(id_of(line)[0]));  // ids: "8-376", "Mercury_7175875"
+      // OpenBookQA's ids look like "8-376", ARC's like "Mercury_7175875".
+      flat_book || std::isdigit(static_cast<unsigned char>(id_of(line)[0]));
   const std::string stem =
       nested ? text_of(line, v["question"], "stem") : text_of(line, flat_book ? "question_stem" : "question");
   TaskItem item = item_of(line, book ? "openbookqa" : "arc", book ? stem : "Question: " + stem + "\nAnswer:");
@@ -114,7 +115,7 @@ TaskItem read_piqa(const Line& line) {
   return item;
 }
 
-// What is scored is the text after the blank, given the text before it with each option in its place.
+// WinoGrande scores the text after the blank, given the text before it with each option in the blank's place.
 TaskItem read_winogrande(const Line& line) {
   const std::string sentence = text_of(line, "sentence");
   const size_t blank = sentence.find('_');
@@ -135,8 +136,8 @@ std::string replaced(const std::string& text, std::string_view from, std::string
   return out.append(text, begin);
 }
 
-// The harness's cleaning of WikiHow's markup: " [title]" becomes ". ", what else stands in brackets on one line goes,
-// and so does every blank after a blank.
+// This cleans WikiHow's markup as the harness does: " [title]" becomes ". ", other text in brackets on one line is
+// removed, and so is every blank that follows a blank.
 std::string hellaswag_text(const std::string& given) {
   const std::string text = replaced(stripped(given), " [title]", ". ");
   std::string out;
@@ -193,8 +194,8 @@ TaskItem read_math(const Line& line) {
   return item;
 }
 
-// "... Answer format: answer1/answer2/answer3/answer4" with answer "answer3"; the words of the format are what is
-// looked for.
+// The question ends in "... Answer format: answer1/answer2/answer3/answer4" and the answer is for example "answer3".
+// The answer is found by searching for the words of that format.
 TaskItem read_instruction(const Line& line) {
   TaskItem item = item_of(line, "instruction-form", text_of(line, "instruction"));
   item.answer = text_of(line, "answer");
@@ -202,14 +203,14 @@ TaskItem read_instruction(const Line& line) {
 }
 
 struct Layout {
-  std::vector<const char*> keys;  // all present
+  std::vector<const char*> keys;  // all of these must be present
   TaskItem (*read)(const Line&);
   TaskMethod method;
   Match match = Match::exact;
   const char* pattern = "";
 };
 
-// In order: the first whose keys are all there.
+// The layouts are tried in this order; the first one whose keys are all present is taken.
 const std::vector<Layout>& layouts() {
   static const std::vector<Layout> all = {
       {{"task", "question", "answer"}, read_native, TaskMethod::generate},
@@ -246,7 +247,7 @@ std::vector<json> parse_lines(const std::string& path, const std::string& text) 
   return values;
 }
 
-// PIQA is published with its labels in a file beside it.
+// PIQA is published with its labels in a separate file beside the questions.
 void add_labels(const std::string& path, std::vector<json>& values) {
   if (!values[0].contains("goal") || values[0].contains("label")) return;
   const std::string labels_path =
@@ -292,7 +293,7 @@ void add_examples(TaskSet& set, const TaskSet& source, int64_t shots) {
   check(source.method == set.method && source.match == set.match,
         "{} and {} hold questions of different kinds: examples must be answered as the questions are", source.path,
         set.path);
-  std::map<std::string, std::set<std::string>> asked;  // by task
+  std::map<std::string, std::set<std::string>> asked;  // the questions asked, by task
   for (const TaskItem& item : set.items) asked[item.task].insert(item.question);
   for (const auto& [task, questions] : asked) {
     int64_t taken = 0;

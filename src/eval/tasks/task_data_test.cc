@@ -184,13 +184,13 @@ TEST_F(FewShot, FirstOfEachTaskThatIsAsked) {
 TEST_F(FewShot, Refusals) {
   EXPECT_EQ(refusal(source_, 2), "accepted");
   EXPECT_THAT(refusal(source_, 3), HasSubstr("shown.jsonl has 2 questions of the task a, 3 are to be shown"));
-  source_.items[0].question = "2";  // the one that asked.jsonl asks
+  source_.items[0].question = "2";  // asked.jsonl asks the same question
   EXPECT_THAT(refusal(source_, 2), HasSubstr("shows b 3 with its answer, and asked.jsonl asks it"));
   source_.method = TaskMethod::likelihood;
   EXPECT_THAT(refusal(source_, 2), HasSubstr("different kinds"));
 }
 
-// What strangers' questions may do (core/test_support.h).
+// Files of strangers may contain anything; they must be refused, or read within bounded time and memory.
 TEST_F(TaskFiles, HostileFilesAreRefusedOrReadCheaply) {
   const auto hostile = [&](const std::string& text) {
     return message_of_hostile(2 * text.size(), [&] { read(text); });
@@ -245,9 +245,10 @@ TEST(TaskScore, PatternsAreBoundedInTheAnswer) {
               "answer3");
   EXPECT_EQ(extract_answer(repeated("x", 500'000), Match::regex, "(\\w+)"), std::string(500'000, 'x'));
   EXPECT_EQ(extract_answer("answer1 \xf0\x9f", Match::regex, pattern), "answer1");
-  EXPECT_EQ(extract_answer("one\ntwo\n", Match::regex, "^(\\w+)"), "one");  // of the text, not of a line
+  // ^ matches at the beginning of the text, not of a line.
+  EXPECT_EQ(extract_answer("one\ntwo\n", Match::regex, "^(\\w+)"), "one");
   EXPECT_EQ(extract_answer("one\ntwo\n", Match::regex, "(\\w+)$"), "two");
-  EXPECT_EQ(extract_answer("B C", Match::regex, "(A)|[BC]"), "");  // of a group that took no part
+  EXPECT_EQ(extract_answer("B C", Match::regex, "(A)|[BC]"), "");  // the group took no part in the match
   EXPECT_EQ(extract_answer("ab", Match::regex, "x*"), "");
   EXPECT_THAT(message_of_hostile(0, [] { extract_answer(repeated("a", 60'000), Match::regex, "[^b]*b"); }),
               HasSubstr("[^b]*b"));
@@ -282,7 +283,7 @@ TEST(TaskScore, CorrectnessNormalisesBothSides) {
   EXPECT_TRUE(is_correct("#### 72.00", item, Match::after_marker, "####"));
   EXPECT_FALSE(is_correct("", item, Match::after_marker, "####"));
   item.answer = "";
-  EXPECT_FALSE(is_correct("", item, Match::exact, ""));  // nothing said is never right
+  EXPECT_FALSE(is_correct("", item, Match::exact, ""));  // an empty answer is never right
 }
 
 }  // namespace

@@ -31,7 +31,8 @@ std::string plain_number(std::string text) {
   return text;
 }
 
-// The number that begins here, as -$1,234.50, or nothing. A model may write digits until it is stopped.
+// Returns the number that begins here, such as -$1,234.50, or nothing. A loop reads it because a model may write
+// digits without end.
 std::string_view number_at(std::string_view text, size_t at) {
   const auto digit = [&](size_t i) { return i < text.size() && text[i] >= '0' && text[i] <= '9'; };
   size_t end = at;
@@ -56,11 +57,12 @@ std::vector<std::string_view> numbers_in(std::string_view text) {
 
 std::string last_match(const std::string& text, const std::string& pattern) {
   Meter meter(fmt::format("the regular expression '{}' on an answer of {} bytes", foreign(pattern), text.size()));
-  const std::string valid = tokenization::replace_ill_formed_utf8(text);  // a model may stop within a character
+  // Generation may have stopped within a character.
+  const std::string valid = tokenization::replace_ill_formed_utf8(text);
   return std::string(tokenization::TextPattern::python(pattern).last(valid, meter).value_or(""));
 }
 
-// The contents of the last \boxed{...}, braces balanced.
+// Returns the contents of the last \boxed{...} with balanced braces.
 std::string boxed(const std::string& text) {
   const size_t begin = text.rfind("\\boxed{");
   if (begin == std::string::npos) return "";
@@ -72,7 +74,8 @@ std::string boxed(const std::string& text) {
   return "";
 }
 
-// Spellings of one formula: spacing and sizing commands, display fractions, units of typesetting.
+// Removes differences of spelling between equal formulas: spacing and sizing commands, display fractions, typeset
+// units.
 std::string plain_formula(std::string text) {
   for (const auto& [from, to] : {std::pair{"\\left", ""},
                                  {"\\right", ""},
@@ -107,7 +110,7 @@ std::string normalised(const std::string& answer, Match match) {
 
 }  // namespace
 
-// The answer stands behind the last thought's end, whichever family's marks it has.
+// The answer stands behind the end of the last thought, whichever family's marks enclose it.
 std::string answer_part(std::string_view text) {
   size_t begin = 0;
   bool closed = false, opened = false;

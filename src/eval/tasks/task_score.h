@@ -1,4 +1,4 @@
-// Taking an answer from generated text. Pure.
+// This file takes an answer from generated text and compares it with the right one. It is pure: it sees no model.
 #pragma once
 #include <string>
 #include <string_view>
@@ -7,16 +7,18 @@
 
 namespace fidelio {
 
-// What follows the last "</think>", stripped; all of the text, stripped, if nothing was thought; empty if "<think>" was
-// opened and never closed, because then no answer was given.
+// Returns the text after the last end of thinking ("</think>" or another family's mark), stripped. If nothing was
+// thought it returns the whole text, stripped. If a thought was opened and never closed it returns nothing, because
+// no answer was given.
 std::string answer_part(std::string_view text);
 
-// The answer as `match` takes it; empty if there is none. Numbers lose thousands separators and a trailing period or
-// zero decimals ("1,234.00" -> "1234"). Throws Error if `pattern` is no regular expression, or
-// takes longer over the text than core/foreign/limits.h allows.
+// Returns the answer taken as `match` says, or an empty string if there is none. Numbers lose thousands separators, a
+// trailing period and zero decimals ("1,234.00" becomes "1234"). Throws Error if `pattern` is not a regular
+// expression, or if matching takes longer than core/foreign/limits.h allows.
 std::string extract_answer(std::string_view answer_text, Match match, const std::string& pattern);
 
-// Whether extract_answer(answer_part(text)) equals the item's answer, both normalised as `match` does.
+// Returns true if extract_answer(answer_part(text)) equals the item's answer, with both normalised as `match`
+// requires.
 bool is_correct(std::string_view text, const TaskItem& item, Match match, const std::string& pattern);
 
 }  // namespace fidelio

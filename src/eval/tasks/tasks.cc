@@ -19,7 +19,8 @@ namespace {
 
 using nlohmann::json;
 
-// Two questions of one run must not share random numbers: FNV-1a of the id, mixed with the run's seed.
+// Derives a seed from the run's seed and a hash (FNV-1a) of the question's id, so that no two questions share random
+// numbers.
 uint64_t seed_of(uint64_t seed, const TaskItem& item) {
   uint64_t hash = 0xcbf29ce484222325u;
   for (unsigned char c : item.task + "/" + item.id) hash = (hash ^ c) * 0x100000001b3u;
@@ -28,7 +29,7 @@ uint64_t seed_of(uint64_t seed, const TaskItem& item) {
 
 std::string key_of(const TaskItem& item) { return item.task + "/" + item.id; }
 
-// Characters (code points) of UTF-8, which is what the harness's acc_norm divides by.
+// Counts the characters (code points) of UTF-8 text; the harness's acc_norm divides by this number.
 double characters(const std::string& text) {
   return static_cast<double>(
       std::count_if(text.begin(), text.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; }));
@@ -38,7 +39,7 @@ std::string shown_answer(const TaskItem& example) {
   return example.worked_answer.empty() ? example.answer : example.worked_answer;
 }
 
-// The text before a choice.
+// Returns the text before a choice.
 std::string question_text(const TaskItem& item, size_t choice) {
   return item.contexts.empty() ? item.question : item.contexts[choice];
 }
@@ -68,13 +69,13 @@ json settings_json(const TaskSet& set, const TaskOptions& o) {
           {"seed", s.seed}};
 }
 
-// What a run shares: where results go and how progress is told.
+// A Run holds what one run shares: its results, where they are kept, and how progress is reported.
 struct Run {
   const TaskSet& set;
   const TaskOptions& options;
   std::optional<TaskCache> cache;
   std::vector<ItemResult> results;
-  std::vector<size_t> missing;  // items not found in the cache
+  std::vector<size_t> missing;  // indices of the items that the cache does not have
   ProgressCallback progress;
   int64_t done = 0;
 
@@ -100,7 +101,7 @@ struct Run {
 };
 
 void run_generation(const TaskModel& model, Run& run) {
-  std::optional<int32_t> open, close;  // the first family's marks that are tokens
+  std::optional<int32_t> open, close;  // the marks of the first family whose marks are tokens
   for (const ThinkingMarks& marks : thinking_tags())
     if (!open || !close) open = model.tokenizer->id_of(marks.begin), close = model.tokenizer->id_of(marks.end);
   std::vector<GenerationRequest> requests;
@@ -153,7 +154,7 @@ ItemResult judge_choices(const TaskItem& item, std::span<const ContinuationScore
   return result;
 }
 
-// A block of questions at a time, so that the cache grows while the run goes on.
+// Scores a block of questions at a time, so that the cache grows during the run.
 void run_likelihood(const TaskModel& model, Run& run) {
   constexpr size_t kBlock = 32;
   for (size_t first = 0; first < run.missing.size(); first += kBlock) {
@@ -222,7 +223,7 @@ int64_t count_thinking(std::span<const int32_t> ids, std::optional<int32_t> open
   if (!open || !close) return 0;
   const auto end = std::find(ids.begin(), ids.end(), *close);
   const auto begin = std::find(ids.begin(), end, *open);
-  // A template may itself open the thinking: then the output holds only its end.
+  // The prompt's template may itself open the thinking; then the output contains only the end mark.
   if (begin == end) return end == ids.end() ? 0 : end - ids.begin();
   return end - begin - 1;
 }

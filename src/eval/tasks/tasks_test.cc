@@ -79,7 +79,7 @@ TEST(Tasks, ExamplesOfTheOwnTaskStandBeforeTheQuestion) {
   EXPECT_EQ(messages[1].role, "assistant");
   EXPECT_EQ(messages[1].content, "2");
   EXPECT_EQ(messages[2].content, "2 + 2?");
-  // WinoGrande: an example shows the right option in its place.
+  // A WinoGrande example shows the right option in the blank's place.
   TaskItem blank;
   blank.task = "sums";
   blank.question = "The cat saw the dog, so _ ran.";
@@ -100,7 +100,7 @@ TEST(Tasks, ExamplesChangeAnswersAndAreNamedInTheSettings) {
   const auto bare = run_tasks(model, set, options);
   const auto bare_settings = to_json(bare, set, options)["settings"];
   set.examples = questions(4).items;
-  set.examples.erase(set.examples.begin());  // q1 and q2 name, q3 counts as q0 does
+  set.examples.erase(set.examples.begin());  // one example remains for q1 and q2; q3 has the same task as q0
   const auto shown = run_tasks(model, set, options);
   EXPECT_GT(shown[0].prompt_tokens, bare[0].prompt_tokens);
   const auto settings = to_json(shown, set, options)["settings"];
@@ -143,7 +143,7 @@ TEST(Tasks, MarksWhatIsRight) {
   const TaskModel model{&runner, &task_tokenizer(), chat_prompt(task_tokenizer(), chat())};
   const auto before = run_tasks(model, set, options);
   for (const ItemResult& r : before) EXPECT_FALSE(r.correct);
-  set.match = Match::regex;  // the first word of what the model says to question 2
+  set.match = Match::regex;  // matches the first word of the model's answer to question 2
   set.pattern = "^\\s*(\\S+)";
   std::istringstream words(before[2].text);
   words >> set.items[2].answer;
@@ -170,8 +170,8 @@ TEST(Tasks, ThinkingIsSeenWhereItsMarksAreSpecialTokens) {
 TEST(Tasks, CountsThinking) {
   const std::vector<int32_t> ids = {5, 1, 7, 7, 7, 2, 8};
   EXPECT_EQ(count_thinking(ids, 1, 2), 3);
-  EXPECT_EQ(count_thinking(std::span(ids).first(5), 1, 2), 3);    // cut off while thinking
-  EXPECT_EQ(count_thinking(std::span(ids).subspan(2), 1, 2), 3);  // the template opened it
+  EXPECT_EQ(count_thinking(std::span(ids).first(5), 1, 2), 3);    // generation was cut off while the model was thinking
+  EXPECT_EQ(count_thinking(std::span(ids).subspan(2), 1, 2), 3);  // the template opened the thinking
   EXPECT_EQ(count_thinking(std::span(ids).last(1), 1, 2), 0);
   EXPECT_EQ(count_thinking(ids, std::nullopt, 2), 0);
 }
@@ -196,7 +196,7 @@ TEST_F(CachedTasks, AnInterruptedRunGoesOn) {
   FakeRunner runner = task_runner();
   const auto all = run(10, runner);
   std::string text = read_text_file(options_.cache);
-  // Half of the file, the last line broken.
+  // Half of the file is kept, so that its last line is broken.
   text.resize(text.size() / 2);
   ASSERT_NE(text.back(), '\n');
   std::ofstream(options_.cache, std::ios::binary | std::ios::trunc) << text;
@@ -222,7 +222,7 @@ TEST_F(CachedTasks, RefusesResultsOfOtherSettings) {
   }
   options_.cache = folder_ + "/none/results.jsonl";
   EXPECT_THROW(run(3, runner), Error);
-  // Somebody else's file is left as it is, its last line too if that does not end.
+  // A file that is not a cache stays as it is, including a last line without an end.
   options_.cache = folder_ + "/notes.txt";
   for (const char* notes : {"hello\n", "hello", "hello\nthere"}) {
     write_file_atomically(options_.cache, notes);
@@ -248,7 +248,7 @@ TEST(Likelihood, EqualsTheDefinition) {
   const std::vector<Continuation> continuations = {
       {"The sky is", " blue and wide"}, {"The sky is", " green"}, {"One two three", " four"}};
   const auto scores = score_continuations(runner, task_tokenizer(), continuations, Activations::f32);
-  for (size_t i = 0; i < scores.size(); ++i)  // FP32 exps with 2e-7, a handful of tokens
+  for (size_t i = 0; i < scores.size(); ++i)  // exps are FP32 with an error of 2e-7, and there are only a few tokens
     EXPECT_NEAR(scores[i].log_likelihood,
                 log_likelihood_by_definition(runner, continuations[i].context, continuations[i].text), 1e-5);
   // Spaces at the context's end belong to the continuation.
@@ -286,14 +286,15 @@ TEST(Likelihood, ChoosesTheLikeliestAndTheLikeliestPerCharacter) {
   }
 }
 
-// The prompt as it was put and the answer after it, cut where it is asked to be; of choices the one that was chosen.
+// The text is the prompt as it was put and the answer after it, cut at the given length. For choices it contains the
+// one that was chosen.
 TEST(Tasks, OwnTextIsPromptAndAnswer) {
   FakeRunner runner = task_runner();
   const TaskModel model{&runner, &task_tokenizer(), chat_prompt(task_tokenizer(), chat())};
   const TaskSet set = questions(3);
   std::vector<ItemResult> results(3);
   results[0].text = "nobody knows";
-  results[2].text = "one";  // the second answered nothing
+  results[2].text = "one";  // the second question got no answer
   const auto all = answered_texts(model, set, results, 100);
   ASSERT_EQ(all.size(), 2u);
   const std::vector<int32_t> prompt = model.prompt(conversation(set.items[0], {})),

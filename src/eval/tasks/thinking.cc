@@ -1,3 +1,4 @@
+// This file implements the part of studies/recovery.h that compares how many tokens models think.
 #include <algorithm>
 #include <cmath>
 
@@ -13,7 +14,7 @@ bool chosen(const ItemResult& r, std::span<const std::string> tasks) {
   return tasks.empty() || std::find(tasks.begin(), tasks.end(), r.task) != tasks.end();
 }
 
-// One question over the runs of a model.
+// A Question collects what the runs of one model made of one question.
 struct Question {
   std::vector<double> thinking;
   double mean = 0;

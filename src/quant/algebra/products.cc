@@ -11,24 +11,24 @@
 namespace fidelio {
 namespace {
 
-constexpr int64_t kRows = 6;           // of a tile, with 2 vectors of columns: 12 accumulators of 16 registers
-constexpr int64_t kTileBytes = 64;     // of a row of a tile
-constexpr int64_t kRowBlock = 96;      // rows packed together
-constexpr int64_t kColumnBlock = 256;  // columns packed together
+constexpr int64_t kRows = 6;  // rows of a tile; with 2 vectors of columns they use 12 accumulators of 16 registers
+constexpr int64_t kTileBytes = 64;     // bytes in a row of a tile
+constexpr int64_t kRowBlock = 96;      // rows that are packed together
+constexpr int64_t kColumnBlock = 256;  // columns that are packed together
 constexpr int64_t kSolveTile = 64;
 
 template <typename T>
 constexpr int64_t kColumns = kTileBytes / static_cast<int64_t>(sizeof(T));
 
-// Six rows of a factor as a tile reads them: element (r, k) is values[r * apart + k * step]. Rows that lie along k are
-// read where they are (step 1); others are packed first (apart 1, step kRows).
+// Six rows of a factor as a tile reads them: element (r, k) is values[r * apart + k * step]. Rows that lie along k
+// are read in place (step 1). Others are packed first (apart 1, step kRows).
 template <typename T>
 struct Rows {
   const T* values;
   int64_t apart, step;
 };
 
-// One tile of products: kRows rows of a, columns of b packed by k. p (kRows, kColumns).
+// Computes one tile of products, p (kRows, kColumns), from kRows rows of a and columns of b that are packed by k.
 template <typename T>
 void tile_plain(int64_t k, Rows<T> a, const T* b, T* p) {
   T sum[kRows * kColumns<T>] = {};
@@ -90,16 +90,18 @@ void tile(int64_t k, Rows<T> a, const T* b, T* p) {
   tile_plain(k, a, b, p);
 }
 
-// Elements [first, first + count) x [k, k + depth) of a factor by k, kWidth side by side, zeros beyond `count`.
+// Packs elements [first, first + count) x [k, k + depth) of a factor by k, kWidth of them side by side, with zeros
+// beyond `count`.
 template <int64_t kWidth, typename T>
 void pack(Factor<T> f, bool by_rows, int64_t first, int64_t count, int64_t k, int64_t depth, T* to) {
-  // Where the packed direction lies in memory: rows of a plain a, and columns of a mirrored b, are `stride` apart.
+  // If the packed direction runs across memory (rows of a plain a, or columns of a transposed b), its elements are
+  // `stride` apart.
   const bool apart = by_rows != f.transposed;
   const int64_t step = apart ? f.stride : 1, next = apart ? 1 : f.stride;
   for (int64_t begin = 0; begin < count; begin += kWidth, to += depth * kWidth) {
     const int64_t valid = std::min(kWidth, count - begin);
     const T* from = apart ? f.values + (first + begin) * f.stride + k : f.values + k * f.stride + first + begin;
-    // Whole tiles by loops of a known length.
+    // Whole tiles take loops of a known length.
     if (valid == kWidth && !apart) {
       for (int64_t i = 0; i < depth; ++i)
         for (int64_t j = 0; j < kWidth; ++j) to[i * kWidth + j] = from[i * next + j];
@@ -114,7 +116,7 @@ void pack(Factor<T> f, bool by_rows, int64_t first, int64_t count, int64_t k, in
   }
 }
 
-// The products of a tile, of which `rows` and `columns` are wanted, on c or off it.
+// Adds or subtracts the first `rows` rows and `columns` columns of a tile's products to or from c.
 template <typename T>
 void add_tile(const T* __restrict p, T alpha, int64_t rows, int64_t columns, T* __restrict c, int64_t stride) {
   constexpr int64_t W = kColumns<T>;
@@ -162,8 +164,9 @@ void multiply(int64_t m, int64_t n, int64_t k, T alpha, Factor<T> a, Factor<T> b
 template void multiply(int64_t, int64_t, int64_t, float, Factor<float>, Factor<float>, bool, float*, int64_t);
 template void multiply(int64_t, int64_t, int64_t, double, Factor<double>, Factor<double>, bool, double*, int64_t);
 
-// By tiles of L's diagonal: what the tiles before leave is taken off by a product, the tile itself element by element,
-// so that the innermost loops run over rows of x or of a mirrored tile and have no sums across.
+// Solves by tiles of L's diagonal. A product subtracts what earlier tiles contribute, and the tile itself is solved
+// element by element. The innermost loops run over rows of x or of a transposed tile, so that they need no sums
+// across lanes.
 void solve_right(int64_t rows, int64_t n, const double* lower, int64_t lower_stride, double* x, int64_t stride) {
   std::vector<double> mirrored(static_cast<size_t>(kSolveTile * kSolveTile));
   for (int64_t begin = 0; begin < n; begin += kSolveTile) {

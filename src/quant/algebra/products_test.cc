@@ -18,7 +18,7 @@ std::vector<T> random(int64_t count, uint64_t seed) {
   return values;
 }
 
-// The header's sentence, element by element.
+// Computes the header's formula, element by element.
 template <typename T>
 T element(int64_t i, int64_t j, int64_t k, T alpha, Factor<T> a, Factor<T> b, T before) {
   T sum = before;
@@ -36,7 +36,7 @@ T element(int64_t i, int64_t j, int64_t k, T alpha, Factor<T> a, Factor<T> b, T 
 
 template <typename T>
 void check_product(int64_t m, int64_t n, int64_t k, T alpha, bool ta, bool tb, bool add) {
-  const int64_t gap = 3;  // rows are longer than what is used of them
+  const int64_t gap = 3;  // rows are longer than the part of them that is used
   const Factor<T> a{nullptr, (ta ? m : k) + gap, ta}, b{nullptr, (tb ? k : n) + gap, tb};
   const std::vector<T> x = random<T>((ta ? k : m) * a.stride, 1), y = random<T>((tb ? n : k) * b.stride, 2),
                        before = random<T>(m * (n + gap), 3);
@@ -53,7 +53,7 @@ void check_product(int64_t m, int64_t n, int64_t k, T alpha, bool ta, bool tb, b
     }
 }
 
-// Bit for bit, over ragged sizes.
+// The results equal the formula bit for bit, for sizes that are no multiples of a tile.
 TEST(Products, AreTheChainsThatTheHeaderNames) {
   for (const auto& [m, n, k] : std::vector<std::tuple<int64_t, int64_t, int64_t>>{
            {1, 1, 1}, {6, 16, 256}, {7, 17, 257}, {97, 64, 300}, {5, 259, 3}, {12, 40, 520}})
@@ -63,7 +63,8 @@ TEST(Products, AreTheChainsThatTheHeaderNames) {
     }
 }
 
-// |x L^T - b| <= n eps |L| |x|, row by row: the backward error of substitution (Higham 2002, theorem 8.5).
+// The bound |x L^T - b| <= n eps |L| |x| holds row by row. It is the backward error of substitution (Higham 2002,
+// theorem 8.5).
 TEST(Products, SolutionsSolve) {
   for (int64_t n : {1, 5, 64, 65, 200}) {
     const int64_t many = 9;

@@ -11,10 +11,10 @@
 namespace fidelio {
 namespace {
 
-constexpr int64_t kRowsAJob = 64;            // a job
-constexpr float kLeast = -136, kMost = 119;  // 16 a + b, a and b from -8 to 7
+constexpr int64_t kRowsAJob = 64;            // rows of a job
+constexpr float kLeast = -136, kMost = 119;  // the range of 16 a + b for a and b from -8 to 7
 
-// Columns of a Hessian by ascending energy, the kept ones twice.
+// Returns the columns of a Hessian by ascending energy, with the kept ones twice.
 std::vector<int32_t> energy_order(const Hessian& h, int64_t kept) {
   const int64_t in = h.in();
   std::vector<int32_t> order(static_cast<size_t>(in));
@@ -26,7 +26,7 @@ std::vector<int32_t> energy_order(const Hessian& h, int64_t kept) {
   return order;
 }
 
-// Rows and columns of a symmetric matrix.
+// Returns the given rows and columns of a symmetric matrix.
 std::vector<float> part_of(const Hessian& h, std::span<const int32_t> rows, std::span<const int32_t> columns) {
   std::vector<float> part;
   part.reserve(rows.size() * columns.size());
@@ -41,7 +41,7 @@ double mean_diagonal(const Hessian& h) {
   return sum / static_cast<double>(h.in());
 }
 
-// The scale of a row's kept weights as stored, and their integers.
+// Rounds a row's kept weights to integers 16 a + b. Returns their scale as stored.
 float round_kept(std::span<const float> values, std::span<uint8_t> high, std::span<uint8_t> low) {
   float largest = 0;
   for (const float value : values) largest = std::max(largest, std::fabs(value));
@@ -81,7 +81,7 @@ KeptInput::KeptInput(const Hessian& h, int64_t kept, double damping, ThreadPool&
   const std::span other = std::span(order_).first(static_cast<size_t>(n)),
                   most = std::span(order_).last(static_cast<size_t>(kept_));
   const Hessian of_kept = Hessian::from_matrix(part_of(h, most, most), kept_, h.tokens());
-  // The same amount of damping as all columns together would get.
+  // The damping is scaled so that the kept columns get as much as all columns together would.
   const double mean = mean_diagonal(of_kept), share = mean > 0 ? mean_diagonal(h) / mean : 1;
   const HessianFactor factor = factorize(of_kept, damping * share, false, pool);
   const auto* upper = factor.upper.as<const float>();
@@ -89,7 +89,7 @@ KeptInput::KeptInput(const Hessian& h, int64_t kept, double damping, ThreadPool&
   std::vector<float> half(cross.size()), s = part_of(h, other, other);
   gain_.resize(cross.size());
   const int64_t jobs = (n + kRowsAJob - 1) / kRowsAJob;
-  pool.run(jobs, [&](int64_t job, int) {  // (H_kk + damping)^-1 = U^T U
+  pool.run(jobs, [&](int64_t job, int) {  // here (H_kk + damping)^-1 = U^T U
     const int64_t at = job * kRowsAJob * kept_, rows = std::min(kRowsAJob, n - job * kRowsAJob);
     multiply<float>(rows, kept_, kept_, 1, {cross.data() + at, kept_}, {upper, kept_, true}, false, half.data() + at,
                     kept_);
@@ -100,7 +100,7 @@ KeptInput::KeptInput(const Hessian& h, int64_t kept, double damping, ThreadPool&
     multiply<float>(rows, n, kept_, -1, {half.data() + first * kept_, kept_}, {half.data(), kept_, true}, true,
                     s.data() + first * n, n);
   });
-  // What rounding left below zero where the kept columns say all of another.
+  // Rounding can leave a diagonal entry below zero where the kept columns determine another column entirely.
   for (int64_t i = 0; i < n; ++i)
     s[static_cast<size_t>(i * (n + 1))] = std::max(0.0f, s[static_cast<size_t>(i * (n + 1))]);
   others_ = Hessian::from_matrix(s, n, h.tokens());

@@ -1,4 +1,5 @@
-// Models with kept columns made and run on the GPU against the CPU's. Without a GPU the test is skipped by name.
+// These tests make and run models with kept columns on the GPU and compare them with the CPU. Without a GPU each test
+// is skipped by name.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -37,7 +38,7 @@ class CudaAtom : public ::testing::Test {
   }
   void TearDown() override { std::filesystem::remove_all(folder_); }
 
-  // quill-1m in int4g32 with columns kept, quantised where it says.
+  // Quantises quill-1m to int4g32 with kept columns, on the GPU or on the CPU.
   Checkpoint make(bool gpu) {
     const Checkpoint source = Checkpoint::open(kModels + "quill-1m");
     const Tokenizer tokenizer = Tokenizer::load(source.texts());
@@ -66,8 +67,8 @@ class CudaAtom : public ::testing::Test {
   ThreadPool pool_{2};
 };
 
-// Quantised on either, run on either, with activations of 16 and of 4 bits: the intervals of the KL meet, and what one
-// model costs on the GPU lies within the interval of what it costs on the CPU.
+// Each model is quantised on one device and run on both, with activations of 16 and of 4 bits. The intervals of the
+// KL must meet, and the KL of one model on the GPU must lie within its interval on the CPU.
 TEST_F(CudaAtom, ModelsAreEquallyGoodOnBoth) {
   const Checkpoint source = Checkpoint::open(kModels + "quill-1m");
   const EvalText held{"held out", "",
@@ -104,7 +105,7 @@ TEST_F(CudaAtom, ModelsAreEquallyGoodOnBoth) {
   }
 }
 
-// Also where steps are recorded and replayed.
+// This also holds where steps are recorded and replayed as CUDA graphs.
 TEST_F(CudaAtom, RowsDoNotDependOnTheBatch) {
   const Checkpoint model = make(false);
   for (const Activations mode : {Activations::a16, Activations::a4}) {

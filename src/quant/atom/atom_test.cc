@@ -10,7 +10,8 @@
 namespace fidelio {
 namespace {
 
-// Inputs of 160 columns that share 12 directions, some columns with much more energy than others.
+// Returns the Hessian of inputs whose columns share 12 directions, where some columns have much more energy than
+// others.
 Hessian unequal_hessian(int64_t in, ThreadPool& pool) {
   Rng rng(31);
   std::vector<double> shared(static_cast<size_t>(12 * in));
@@ -52,9 +53,9 @@ TEST(Atom, KeptColumnsMakeUpForTheOthersAndAreRoundedToEightBits) {
   const std::vector<float> stored = decode(weight), own = decode(in_own_order(weight, order, kKept)),
                            first = decode(coded);
   ASSERT_EQ(weight.in, kIn + kKept);
-  // What the others lose is their loss under S, and what the kept ones' rounding adds: half a scale each at most, a scale
-  // being the largest of the row by 119 and rounded to FP16 (2^-11), in all of H_kk. S and the weights that make up for
-  // it are of FP32 sums, of a matrix of condition 1e4: a thousandth.
+  // The loss is that of the other columns under S, plus what the rounding of the kept ones adds. That is at most half
+  // a scale each, where a scale is the largest of the row divided by 119 and rounded to FP16 (2^-11), for all of
+  // H_kk. S and the compensating weights are FP32 sums from a matrix of condition 1e4, which gives a thousandth.
   double kept_energy = 0, rounding = 0;
   for (int64_t i = kOthers; i < kIn; ++i)
     for (int64_t j = kOthers; j < kIn; ++j)
@@ -77,7 +78,7 @@ TEST(Atom, KeptColumnsMakeUpForTheOthersAndAreRoundedToEightBits) {
                least = proxy_loss(others, first, kOut, kOthers, input.others());
   EXPECT_GT(loss, least * (1 - 1e-3));
   EXPECT_LT(loss, least * (1 + 1e-3) + rounding);
-  // Kept ones that make up for nothing lose more: the others' whole loss.
+  // If the kept columns do not compensate, the loss is larger: it is the whole loss of the others.
   std::vector<float> alone = own;
   for (int64_t r = 0; r < kOut; ++r)
     for (int64_t c = kOthers; c < kIn; ++c) {
@@ -87,7 +88,7 @@ TEST(Atom, KeptColumnsMakeUpForTheOthersAndAreRoundedToEightBits) {
   EXPECT_LT(loss, 0.7 * proxy_loss(w, alone, kOut, kIn, hessian));
 }
 
-// Columns that no token uses, the kept ones' rows of zeros included.
+// Columns that no token uses become zeros, and rows of zeros in the kept columns stay zeros.
 TEST(Atom, DeadColumnsAndZeroWeightsAreZeros) {
   constexpr int64_t kIn = 96, kKept = 32;
   ThreadPool pool(1);

@@ -30,7 +30,7 @@ void Feedback::target(SecondOrder& order, float trust, float* values, int64_t ou
   for (DeviceBuffer* square : {&difference_, &inverse_}) reserve(stream_, *square, in_ * in_ * 4);
   for (DeviceBuffer* wide : {&change_, &step_}) reserve(stream_, *wide, out * in_ * 4);
   ordered_difference(stream_, sums_.as<float>(), order.matrix(), order.order(), in_, difference_.as<float>());
-  // (H + damping)^-1 = U^T U
+  // The inverse is (H + damping)^-1 = U^T U.
   float* upper = const_cast<float*>(order.upper());
   blas_.multiply(in_, in_, in_, 1, {upper, in_}, true, {upper, in_}, 0, {inverse_.as<float>(), in_});
   blas_.multiply(out, in_, in_, 1, {values, in_}, false, {difference_.as<float>(), in_}, 0, {step_.as<float>(), in_});

@@ -1,5 +1,5 @@
-// What the layers before a linear have lost, put right by the linear itself, on the device: quant/feedback.h says what
-// it is, and this is the same computation with the same trust in it.
+// This file lets a linear correct, on the GPU, the error that quantised layers before it have made. quant/feedback.h
+// explains the method; this is the same computation with the same shrinkage.
 #pragma once
 #include <span>
 
@@ -10,12 +10,13 @@ namespace fidelio::cuda {
 class Feedback {
  public:
   explicit Feedback(Stream stream) : stream_(stream), blas_(stream) {}
-  void begin(int64_t in);  // C = 0
+  void begin(int64_t in);  // sets C = 0
   bool empty() const { return tokens_ == 0; }
-  // Rows (tokens, in) of the source's inputs and of those that the quantised layers before give, in the host's memory
-  // or the device's; they may be changed afterwards.
+  // Adds the rows (tokens, in) of the source's inputs, and of the inputs that the quantised layers before produce.
+  // They may lie in the host's memory or the device's, and may be changed afterwards.
   void add(std::span<const float> source, std::span<const float> quantised);
-  // Makes `values` (out, in) on the device the weight to quantise. `order` is of the quantised inputs, factorised.
+  // Replaces `values` (out, in) on the device by the weight to quantise. `order` holds the statistics of the
+  // quantised inputs, factorised. `trust` is the share of the correction that is applied.
   void target(SecondOrder& order, float trust, float* values, int64_t out);
 
   int64_t tokens() const { return tokens_; }
@@ -27,10 +28,12 @@ class Feedback {
   DeviceBuffer sums_, source_, quantised_, difference_, inverse_, change_, step_;
 };
 
-// The kernels behind it. difference (in, in): columns of C - H in the order of the steps.
+// These are the kernels behind it. The first writes difference (in, in): the columns of C - H in the order of the
+// quantiser's steps.
 void ordered_difference(Stream stream, const float* c, const float* h, const int32_t* order, int64_t in,
                         float* difference);
-// values (out, in) += factor * change (out, in), whose columns are steps.
+// Computes values (out, in) += factor * change (out, in), where the columns of `change` are in the order of the
+// steps.
 void add_ordered(Stream stream, const float* change, const int32_t* order, int64_t out, int64_t in, float factor,
                  float* values);
 

@@ -9,7 +9,7 @@
 namespace fidelio::cuda {
 namespace {
 
-// quant/strip.cc's levels and quant/fit.cc's ranges.
+// Returns the levels of quant/strip.cc and the ranges of quant/fit.cc as numbers that kernels take.
 GptqRules rules_of(const GptqPlan& plan) {
   const FormatSpec& spec = plan.spec;
   GptqRules r;
@@ -103,7 +103,7 @@ void Gptq::error_feedback(SecondOrder& order, const float* values) {
   }
 }
 
-// work = values - decoded, gradient = work H, both from scratch: what is updated in FP32 drifts.
+// Computes work = values - decoded and gradient = work H from scratch, because updates in FP32 drift.
 void Gptq::refresh(SecondOrder& order, const float* values) {
   const int64_t in = shape_.in;
   subtract_decoded(stream_, shape_, rules_, values,

@@ -1,4 +1,4 @@
-// Error feedback and coordinate descent of 128 columns at a time (gptq.h draws it).
+// These kernels compute error feedback and coordinate descent, 128 columns at a time (gptq.h has a drawing).
 #include <cuda_runtime.h>
 
 #include "kernels/cuda/device/cuda_error.cuh"
@@ -7,12 +7,12 @@
 namespace fidelio::cuda {
 namespace {
 
-constexpr int kWarps = 16;  // rows a thread block
+constexpr int kWarps = 16;  // warps of a thread block, each with one row
 constexpr int kMine = kGptqBlock / 32;
 constexpr unsigned kAll = 0xffffffffu;
 constexpr size_t kSquare = size_t{kGptqBlock} * kGptqBlock * sizeof(float);
 
-// The block's square of a matrix (in, in) into shared memory, zeros beyond its width.
+// Loads the block's square of a matrix (in, in) into shared memory, with zeros beyond its width.
 __device__ void load_square(const float* matrix, int64_t in, int64_t begin, int width, float* square) {
   for (int i = threadIdx.x; i < kGptqBlock * kGptqBlock; i += kWarps * 32) {
     const int r = i / kGptqBlock, c = i % kGptqBlock;
@@ -64,7 +64,7 @@ __global__ void __launch_bounds__(kWarps * 32)
   for (int i = 0; i < kMine; ++i) error[row * kGptqBlock + 32 * i + lane] = mistake[i];
 }
 
-// A row's part of the block: gradient, codes, and the scales they are read with.
+// A Part holds one row's part of the block: its gradient, codes, and the scales that the codes are read with.
 struct Part {
   float gradient[kMine], scale[kMine], offset[kMine], level[kMine];
   int code[kMine];
@@ -124,7 +124,8 @@ __global__ void __launch_bounds__(kWarps * 32)
   }
 }
 
-// The stored neighbour of the optimum scale t = d.g / d H d where it lowers the loss (quant/descent/descent.cc, refit).
+// Takes the stored neighbour of the optimum scale t = d.g / d H d if that lowers the loss (see refit in
+// quant/descent/descent.cc).
 __device__ bool refit(const GptqRules& rules, float slope, float curvature, float row_scale, float& scale,
                       float& offset) {
   if (scale == 0 || !(curvature > 0)) return false;
@@ -174,7 +175,8 @@ __global__ void __launch_bounds__(kWarps * 32)
     curvature = warp_sum(curvature);
     const int64_t at = row * s.groups + (begin + first) / s.group;
     float scale = state.scale[at], offset = state.offset[at];
-    if (!refit(rules, slope, curvature, state.row_scale[row], scale, offset)) continue;  // the whole warp agrees
+    // The whole warp takes the same branch.
+    if (!refit(rules, slope, curvature, state.row_scale[row], scale, offset)) continue;
 #pragma unroll
     for (int i = 0; i < kMine; ++i) {
       const int c = 32 * i + lane;
@@ -233,7 +235,7 @@ dim3 element_grid(const GptqShape& s) {
   return {static_cast<unsigned>((s.in + 255) / 256), static_cast<unsigned>(s.out < 4096 ? s.out : 4096)};
 }
 
-// A kernel with a square of the block in shared memory, a warp a row.
+// Launches a kernel that has a square of the block in shared memory and one warp for each row.
 template <typename Kernel, typename... Arguments>
 void launch_block(const char* doing, Stream stream, const GptqShape& s, Kernel kernel, Arguments... arguments) {
   cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(kSquare)),

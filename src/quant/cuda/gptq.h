@@ -1,12 +1,12 @@
-// GPTQ and the coordinate descent after it, on the device: quant/quantize.h says what they are and its files do the
-// same on the host, step for step. Integers and grids with groups of 16, 32, 64 or 128 columns.
+// This file runs GPTQ and the coordinate descent after it on the GPU. quant/quantize.h explains them, and its sources
+// do the same on the host, step for step. It takes integers and grids with groups of 16, 32, 64 or 128 columns.
 //
-// A matrix (out, in) is one warp a row wherever columns follow each other: 128 of them at a time, four a lane, while
-// everything to their right waits for one FP32 product.
+// One warp has one row of a matrix (out, in) wherever columns depend on the columns before. It handles 128 columns at
+// a time, four per lane, while all columns to their right wait for one FP32 product.
 //
 //   step of a block  [ 0 .. 31 | 32 .. 63 | 64 .. 95 | 96 .. 127 ]      lane l holds columns l, 32 + l, 64 + l, 96 + l;
-//                      lane 0..31                                      the one whose turn it is tells the others its
-//                                                                      error, U or H of the block are in shared memory
+//                      lane 0..31                                      the current column's lane tells the others its
+//                                                                      error; U or H of the block is in shared memory
 #pragma once
 #include <cstdint>
 #include <vector>
@@ -17,31 +17,34 @@
 
 namespace fidelio::cuda {
 
-// What is done to a matrix.
+// A GptqPlan says how a matrix is to be quantised.
 struct GptqPlan {
   FormatSpec spec;
-  std::vector<int8_t> codebook;  // of a grid
+  std::vector<int8_t> codebook;  // only for grids
   bool range_search = true;
   int descent_passes = 4;
 };
 
-// On the host: codes (for grids places in the codebook), and scale and offset of every group in value = scale level +
-// offset.
+// GptqCodes is the result on the host: codes (for grids, indices into the codebook), and for every group the scale
+// and offset in value = scale level + offset.
 struct GptqCodes {
-  std::vector<uint8_t> code;                 // (out, in)
-  std::vector<float> scale, offset;          // (out, groups)
-  std::vector<float> row_scale;              // (out): formats with a second level of scales
-  double energy = 0, before = 0, after = 0;  // tr(W H W^T), and the losses after the error feedback and the descent
+  std::vector<uint8_t> code;         // (out, in)
+  std::vector<float> scale, offset;  // (out, groups)
+  std::vector<float> row_scale;      // (out): for formats with a second level of scales
+  // tr(W H W^T), and the losses after the error feedback and after the descent.
+  double energy = 0, before = 0, after = 0;
 };
 
 class Gptq {
  public:
+  // Returns true if the format can be quantised here.
   static bool takes(const FormatSpec& spec);
 
   explicit Gptq(Stream stream) : stream_(stream), blas_(stream) {}
-  // `values` (out, in) on the device is used up: columns without data become zeros. The factor is `order`'s.
+  // Quantises `values` (out, in) on the device, which are overwritten: columns without data become zeros. The factor
+  // must have been made in `order`.
   GptqCodes quantise(const GptqPlan& plan, SecondOrder& order, float* values, int64_t out);
-  // The scales alone, with a diagonal metric of one weight a column (on the device).
+  // Fits the scales alone, for a diagonal metric with one weight per column (`weight` is on the device).
   GptqCodes fit(const GptqPlan& plan, const float* weight, const float* values, int64_t out, int64_t in);
 
  private:

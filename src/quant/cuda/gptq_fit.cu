@@ -1,5 +1,5 @@
-// The range search of quant/fit.cc: a warp a group of a row, a lane a candidate, the group's columns in order, so every
-// candidate's error is the host's bit for bit.
+// This is the range search of quant/fit.cc. One warp handles one group of a row, and each lane one candidate. Every
+// lane walks the group's columns in order, so that each candidate's error equals the host's bit for bit.
 #include <cuda_runtime.h>
 
 #include "kernels/cuda/device/cuda_error.cuh"
@@ -12,14 +12,15 @@ constexpr int kWarps = 8;
 constexpr unsigned kAll = 0xffffffffu;
 
 struct Range {
-  float low, high, peak;  // zero included; the element of largest magnitude, the first of several
+  // The range includes zero. The peak is the element of largest magnitude, the first one among equals.
+  float low, high, peak;
 };
 
-// A warp's share of the work: one group of one row.
+// A Place is a warp's share of the work: one group of one row.
 struct Place {
   int64_t row, group, begin;
   int width;
-  int64_t at;  // of scale and offset
+  int64_t at;  // index of the group's scale and offset
 };
 __device__ bool find_place(const GptqShape& s, Place& p) {
   p.at = blockIdx.x * int64_t{kWarps} + threadIdx.x / 32;
@@ -51,7 +52,7 @@ __device__ Range range_of(const float* values, int width) {
   return r;
 }
 
-// Scale and offset of a range times `shrink`, its zero point moved by `slant`.
+// Returns scale and offset for a range times `shrink`, with its zero point moved by `slant`.
 __device__ void propose(const GptqRules& rules, bool nested, const Range& range, float shrink, float slant,
                         float& scale, float& offset) {
   const auto store = [&](float wanted) { return nested ? wanted : stored_scale(rules.form, wanted, 0); };
@@ -70,7 +71,7 @@ __device__ void propose(const GptqRules& rules, bool nested, const Range& range,
   }
 }
 
-// The error of one lane's candidate over the group; all lanes walk the columns together.
+// Returns the error of one lane's candidate over the group. All lanes walk the columns together.
 __device__ float error_of(const GptqRules& rules, const float* values, const float* weight, int width, float scale,
                           float offset) {
   const int lane = threadIdx.x % 32;
@@ -90,7 +91,7 @@ struct Best {
   float error, scale, offset;
   int number;
 };
-// The least error, of the first candidate that has it.
+// Returns the least error of all lanes, and of equal ones the first candidate's.
 __device__ Best best_of(Best b) {
   for (int step = 16; step > 0; step /= 2) {
     const Best o{__shfl_xor_sync(kAll, b.error, step), __shfl_xor_sync(kAll, b.scale, step),
@@ -100,7 +101,7 @@ __device__ Best best_of(Best b) {
   return b;
 }
 
-// Candidate 0 is the range as it is; then every shrunken range with its one to three slants.
+// Candidate 0 is the range as it is. Then follows every shrunken range with its one to three slants.
 __global__ void __launch_bounds__(kWarps * 32)
     fit_free(GptqShape s, const __grid_constant__ GptqRules rules, bool nested, const float* weight,
              const float* values, GptqState state) {
@@ -136,7 +137,7 @@ __global__ void __launch_bounds__(kWarps * 32) find_row_scales(GptqShape s, floa
   if (threadIdx.x % 32 == 0) state.row_scale[row] = __fdiv_rn(peak, largest);
 }
 
-// The stored neighbours of the free optimum.
+// Tries the stored neighbours of the free optimum.
 __global__ void __launch_bounds__(kWarps * 32) fit_stored(GptqShape s, const __grid_constant__ GptqRules rules,
                                                           const float* weight, const float* values, GptqState state) {
   Place p;

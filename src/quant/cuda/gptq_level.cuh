@@ -1,4 +1,5 @@
-// One value's rounding, as quant/strip.cc does it: the same operations in the same order, none fused, so the same bits.
+// This file rounds one value as quant/strip.cc does. It uses the same operations in the same order, none of them
+// fused, so that the bits are the same.
 #pragma once
 #include <cuda_fp16.h>
 
@@ -11,14 +12,14 @@ struct Chosen {
   float level;
 };
 
-// The nearest level to y.
+// Returns the level nearest to y.
 __device__ __forceinline__ Chosen nearest_level(const GptqRules& rules, float y) {
   if (rules.grid) {
     int below = 0;
     for (int k = 0; k + 1 < rules.levels; ++k) below += y > rules.middle[k];
     return {below, rules.book[below]};
   }
-  constexpr float kRound = 12582912.0f;  // 1.5 2^23: adding and subtracting it rounds to nearest, ties to even
+  constexpr float kRound = 12582912.0f;  // 1.5 2^23: adding and subtracting this rounds to nearest, with ties to even.
   float x = y < 0.0f ? 0.0f : y;
   x = x > rules.highest ? rules.highest : x;
   x = __fsub_rn(__fadd_rn(x, kRound), kRound);
@@ -37,7 +38,7 @@ __device__ __forceinline__ float decoded(float scale, float level, float offset)
   return __fadd_rn(__fmul_rn(scale, level), offset);
 }
 
-// quant/strip.cc's stored_scale.
+// Rounds a scale as stored_scale in quant/strip.cc does.
 __device__ __forceinline__ float stored_scale(ScaleForm form, float wanted, float row_scale) {
   if (form == ScaleForm::half) {
     if (wanted == 0) return 0.0f;

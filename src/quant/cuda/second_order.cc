@@ -11,7 +11,7 @@
 namespace fidelio::cuda {
 namespace {
 
-constexpr int64_t kPanel = 1024;  // columns of H summed by one product, from its diagonal down
+constexpr int64_t kPanel = 1024;  // columns of H that one product sums, from its diagonal down
 
 void solver_check(cusolverStatus_t status, const char* doing) {
   check(status == CUSOLVER_STATUS_SUCCESS, "cuSOLVER, {}: status {}", doing, static_cast<int>(status));
@@ -120,8 +120,9 @@ const SecondOrder::Factor& SecondOrder::factorize(double damping, bool act_order
   return factor_;
 }
 
-// In place: the lower triangle L of a row-major matrix with L L^T = it, then L^-1. What is lower in rows is upper in
-// cuSOLVER's columns, where the same numbers are U = L^T with U^T U = it. False if it is not positive definite.
+// Computes in place the lower triangle L of a row-major matrix with L L^T equal to it, and then L^-1. The lower
+// triangle by rows is the upper one by columns, as cuSOLVER reads it, where the same numbers are U = L^T with U^T U
+// equal to the matrix. Returns false if the matrix is not positive definite.
 bool SecondOrder::cholesky_and_inverse() {
   const cublasFillMode_t upper = CUBLAS_FILL_MODE_UPPER;
   size_t device_bytes = 0, host_bytes = 0, more_device = 0, more_host = 0;

@@ -12,7 +12,7 @@ __host__ __device__ constexpr int64_t tiles(int64_t n) { return (n + kTile - 1) 
 dim3 tile_grid(int64_t n) { return {static_cast<unsigned>(tiles(n)), static_cast<unsigned>(tiles(n))}; }
 const dim3 kTileThreads(kTile, 8);
 
-// Tile (row, column) of the lower triangle goes, turned, to (column, row).
+// Copies tile (row, column) of the lower triangle, transposed, to (column, row).
 __global__ void mirror_tiles(float* h, int64_t in) {
   if (blockIdx.x > blockIdx.y) return;
   __shared__ float tile[kTile][kTile + 1];
@@ -82,7 +82,7 @@ int64_t first_not_finite(Stream stream, const float* values, int64_t n) {
   cuda_check(cudaGetLastError(), "looking for values that are not finite");
   int64_t found = 0;
   from_device(stream, &found, first.data(), sizeof found);
-  return found;  // all ones, as an unsigned number the largest, are -1
+  return found;  // the largest unsigned number, all ones, is -1
 }
 
 void read_diagonal(Stream stream, const float* h, int64_t in, float* diagonal) {

@@ -1,5 +1,6 @@
-// k-means under sign symmetry: seeds, sums of distances, centroids (quant/vectors/vector_book.cc). Sums are in double
-// and in one order, so that a codebook is the same in every run.
+// These kernels run k-means under sign symmetry: seeds, sums of distances and centroids
+// (quant/vectors/vector_book.cc). Sums are in double and in a fixed order, so that a codebook is the same in every
+// run.
 #include <cuda_runtime.h>
 
 #include <cub/device/device_radix_sort.cuh>
@@ -30,7 +31,7 @@ __global__ void gather(VectorState s, const float* book_scale, const __grid_cons
   to.place[i] = static_cast<int32_t>(place);
 }
 
-// Sums over a thread block, in one order; valid in every thread. shared: kThreads / 32 doubles.
+// Sums over a thread block in a fixed order; every thread gets the sum. `shared` has room for kThreads / 32 doubles.
 __device__ double block_sum(double value, double* shared) {
   for (int by = 16; by > 0; by /= 2) value += __shfl_xor_sync(kAll, value, by);
   __syncthreads();
@@ -64,9 +65,9 @@ __device__ double distance_to(const VectorSampleSet& s, int64_t i, const float (
 }
 
 struct Prefix {
-  double before, total;  // of the threads before this one; of all
+  double before, total;  // `before` is the sum over the threads before this one, `total` over all
 };
-// shared: kThreads / 32 doubles.
+// Returns the sums over earlier threads and over all. `shared` has room for kThreads / 32 doubles.
 __device__ Prefix block_prefix(double own, double* shared) {
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
   double sum = own;
@@ -88,10 +89,11 @@ __device__ Prefix block_prefix(double own, double* shared) {
 
 struct Found {
   int index;
-  double before;  // the sum of what is before it
+  double before;  // the sum of all values before it
 };
-// The first of `count` values whose sum with all before it is not less than the mark, which may depend on the sum of
-// all; the last one if there is none. By the whole thread block; values are not negative.
+// Finds the first of `count` values at which the running sum, including the value, reaches a mark. The mark may
+// depend on the sum of all values. If no value reaches it, the last one is returned. The whole thread block takes
+// part, and values must not be negative.
 template <typename At, typename Mark>
 __device__ Found find_mark(int count, const At& at, const Mark& mark_of, double* shared, Found* found) {
   const int each = (count + kThreads - 1) / kThreads, first = static_cast<int>(threadIdx.x) * each;
@@ -118,7 +120,8 @@ __device__ Found find_mark(int count, const At& at, const Mark& mark_of, double*
   return *found;
 }
 
-// A chunk's distances to the last chosen centroid; the thread block that ends last chooses the block's next.
+// Updates a chunk's distances to the centroid chosen last. The thread block that finishes last chooses the next
+// centroid of its codebook.
 template <int kSigns>
 __global__ void __launch_bounds__(kThreads)
     seed(const __grid_constant__ VectorSampleSet s, const __grid_constant__ VectorSeeding p, int entry) {
@@ -152,7 +155,7 @@ __global__ void __launch_bounds__(kThreads)
   double* partial = p.partial + int64_t{block} * p.chunks;
   sum = block_sum(sum, shared);
   __threadfence();
-  __syncthreads();  // every distance of the chunk can be seen before the chunk counts as there
+  __syncthreads();  // every distance of the chunk must be visible before the chunk counts as arrived
   if (threadIdx.x == 0) {
     partial[chunk] = sum;
     __threadfence();
@@ -167,7 +170,7 @@ __global__ void __launch_bounds__(kThreads)
       shared, &found);
   const int64_t from = begin + int64_t{part.index} * kSeedChunk;
   const int size = static_cast<int>(min(int64_t{kSeedChunk}, count - int64_t{part.index} * kSeedChunk));
-  __syncthreads();  // all have read what was found
+  __syncthreads();  // all threads have read the result
   const Found sample = find_mark(
       size, [&](int i) { return __ldcg(s.distance + from + i); }, [&](double) { return mark - part.before; }, shared,
       &found);
@@ -186,7 +189,7 @@ __global__ void __launch_bounds__(kThreads) sum_blocks(const __grid_constant__ V
   if (threadIdx.x == 0) sum[block] = own;
 }
 
-// Where the members with keys of at least `key` begin.
+// Returns the index where the members with keys of at least `key` begin.
 __device__ int64_t first_of(const VectorMembers& m, uint32_t key) {
   int64_t low = 0, high = m.n;
   while (low < high) {
@@ -199,7 +202,8 @@ __device__ int64_t first_of(const VectorMembers& m, uint32_t key) {
   return low;
 }
 
-// A warp a centroid: four of its samples at a time, a lane an entry of one. A centroid that nobody chose stays.
+// A warp moves one centroid. It takes four of its samples at a time, with one lane for each entry of a sample. A
+// centroid that no sample chose stays.
 __global__ void __launch_bounds__(kThreads)
     move(const __grid_constant__ VectorSampleSet s, const __grid_constant__ VectorMembers members) {
   const int64_t centroid = blockIdx.x * int64_t{kThreads / 32} + threadIdx.x / 32;
@@ -220,7 +224,7 @@ __global__ void __launch_bounds__(kThreads)
   if (lane < 8 && mass > 0) s.book[centroid * 8 + j] = static_cast<float>(sum / mass);
 }
 
-// Whole numbers of which the largest is 127.
+// Rounds a codebook to whole numbers, of which the largest is 127.
 __global__ void __launch_bounds__(kThreads) round_block(const __grid_constant__ VectorSampleSet s, float* scale) {
   __shared__ uint32_t largest;
   if (threadIdx.x == 0) largest = 0;

@@ -1,5 +1,5 @@
-// Working order, scales, decoding, and conjugate gradients over what codes multiply (quant/vectors/vectors.cc and
-// vector_descent.cc). Sums over many terms are in double and in one order.
+// These kernels handle working order, scales, decoding, and conjugate gradients over the values that codes multiply
+// (quant/vectors/vectors.cc and vector_descent.cc). Sums over many terms are in double and in a fixed order.
 #include <cuda_fp16.h>
 
 #include "kernels/cuda/device/cuda_error.cuh"
@@ -26,7 +26,7 @@ __device__ float stored_half(double x) {
   return __half2float(__float2half_rn(static_cast<float>(fmin(fmax(x, 0x1p-20), 60000.0))));
 }
 
-// f(row, column, row padded + column) over a matrix.
+// Calls f(row, column, row padded + column) for each element of a matrix.
 template <typename F>
 __device__ void for_elements(const VectorState& s, const F& f) {
   const int64_t c = blockIdx.x * int64_t{kThreads} + threadIdx.x;
@@ -41,7 +41,7 @@ __global__ void gather(const float* values, const float* diagonal, const int32_t
   });
 }
 
-// A thread an entry of a vector: the squared length of row j of U_vv^-1.
+// Each thread has one entry of a vector and computes the squared length of row j of U_vv^-1.
 __global__ void price_columns(const float* upper, const float* diagonal, int64_t padded, float* price) {
   const int64_t c = blockIdx.x * int64_t{kThreads} + threadIdx.x;
   if (c >= padded) return;
@@ -70,7 +70,8 @@ __global__ void row_scales(VectorState s, int64_t in) {
   if (threadIdx.x % 32 == 0) s.row[row] = static_cast<float>(16 * sqrt(sum / static_cast<double>(in)));
 }
 
-// Thread blocks of 32 columns and 32 runs of rows: the sum of f(row, column, at) over rows, in the first run's threads.
+// Thread blocks have 32 columns and 32 runs of rows. The threads of the first run get the sum of f(row, column, at)
+// over all rows.
 template <typename F>
 __device__ double column_sum(const VectorState& s, const F& f) {
   __shared__ double sums[32][33];
@@ -111,7 +112,8 @@ __global__ void set_metrics(VectorState s, const float* diagonal) {
   if (c < s.padded) s.metrics[c] = __fmul_rn(__fmul_rn(diagonal[c], s.column[c]), s.column[c]);
 }
 
-// (H_vv + a little)^-1 by Gauss-Jordan; a warp's lanes 0 to 15 have a column of [H_vv | 1] each.
+// Inverts H_vv plus a small multiple of the identity by Gauss-Jordan elimination. Lanes 0 to 15 of a warp each have
+// one column of [H_vv | 1].
 __global__ void invert(const float* h, int64_t padded, int64_t vectors, double* inverse) {
   const int64_t v = my_warp();
   if (v >= vectors) return;
@@ -166,7 +168,7 @@ __global__ void levels(const __grid_constant__ VectorState s, float* main) {
   });
 }
 
-// The row scale that minimises the loss for the codes there are, where it lowers it.
+// Takes the row scale that minimises the loss for the present codes, if it lowers the loss.
 __global__ void rescale(const __grid_constant__ VectorState s, const float* main, const float* bent,
                         const float* gradient) {
   const int64_t row = my_warp();
@@ -217,7 +219,7 @@ __device__ float entry_factor(const VectorState& s, int64_t row, int64_t c, uint
   return is_negative(s.signs, code, static_cast<int>(c % 8)) ? -f : f;
 }
 
-// A warp a centroid: four of its vectors at a time, a lane an entry of one.
+// A warp sums for one centroid. It takes four of its vectors at a time, with one lane for each entry of a vector.
 __global__ void entries_sum(const __grid_constant__ VectorState s, const __grid_constant__ VectorMembers members,
                             const float* b, const float* diagonal, double* sums) {
   const int64_t centroid = my_warp();
@@ -276,7 +278,7 @@ __global__ void __launch_bounds__(kWide) direction(const __grid_constant__ Conju
     k.p[i] = now > 0 ? steepest(i) + (first ? 0 : by * k.p[i]) : 0;
     if (first) k.change[i] = 0;
   }
-  __syncthreads();  // all have read what it was
+  __syncthreads();  // all threads have read the old value
   if (threadIdx.x == 0) k.now[blockIdx.x] = now, k.active[blockIdx.x] = now > 0;
 }
 
@@ -305,7 +307,8 @@ __global__ void change_scales(VectorState s, const double* change) {
   s.column[c] = stored_half(fmin(fmax(old + change[c], 0.5 * old), 2.0 * old));
 }
 
-// Whole numbers of which the largest is 127, by a thread block; its rows make up for it.
+// Rounds a codebook to whole numbers of which the largest is 127. The codebook's rows take the factor into their
+// scales.
 __global__ void __launch_bounds__(kWide) change_entries(const __grid_constant__ VectorState s, const double* change) {
   __shared__ double most[32];
   const int64_t begin = int64_t{blockIdx.x} * s.entries * 8, end = begin + int64_t{s.entries} * 8;

@@ -1,10 +1,10 @@
-// The nearest centroids of 32 vectors under one diagonal metric, by a thread block of 16 warps.
+// This file finds the nearest centroids of 32 vectors under one diagonal metric, with a thread block of 16 warps.
 //
 //     shared memory:  centroids as two halves of four floats, half of each one's norm under the metric, wanted (32, 8)
 //     four warps:     eight of the vectors, in registers; a lane has every 128th centroid
 //
-// A centroid's score is half its norm less the agreement with the vector (quant/vectors/vector_book.cc), which has the
-// order of the host's scores. With eight signs magnitudes alone decide, so that is what centroids are kept as.
+// A centroid's score is half its norm minus its agreement with the vector (quant/vectors/vector_book.cc). Scores have
+// the same order as the host's. With eight signs only magnitudes decide, so centroids are then stored as magnitudes.
 #pragma once
 #include <cuda_runtime.h>
 
@@ -18,8 +18,8 @@ static_assert(kSearchThreads == kVectorTile / kSearchMine * kSearchLanes);
 
 struct SearchRoom {
   float4 *low, *high;  // (entries)
-  float* norm;         // (entries): half of it
-  float* wanted;       // (kVectorTile, 8): metric times x
+  float* norm;         // (entries): half of each centroid's norm
+  float* wanted;       // (kVectorTile, 8): the metric times x
   uint2* found;        // (parts, kVectorTile): score and index
 
   __host__ __device__ static size_t bytes(int entries) {
@@ -44,7 +44,7 @@ __device__ void load_book(const SearchRoom& room, const float* book, int entries
   }
 }
 
-// The host's norms, halved, with its roundings.
+// Computes half of the host's norms, with the host's roundings.
 __device__ inline void set_norms(const SearchRoom& room, const float* metric, int entries) {
   float m[8];
 #pragma unroll
@@ -75,13 +75,14 @@ __device__ __forceinline__ float score_of(const float (&t)[8], const float4& low
   }
 }
 
-// A number whose order as an integer is the float's.
+// Maps a float to an integer with the same order.
 __device__ __forceinline__ uint32_t in_order(float x) {
   const uint32_t bits = __float_as_uint(x);
   return bits ^ (bits >> 31 ? 0xffffffffu : 0x80000000u);
 }
 
-// wanted -> found, by the whole thread block; barriers are the caller's. `entries` is a multiple of 128.
+// Searches the centroids nearest to `wanted` and writes `found`. The whole thread block takes part, and the caller
+// places the barriers. `entries` is a multiple of 128.
 template <int kSigns>
 __device__ __forceinline__ void search(const SearchRoom& room, int entries) {
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
@@ -126,7 +127,8 @@ __device__ __forceinline__ int found_index(const SearchRoom& room, int r) {
   return static_cast<int>(best.y);
 }
 
-// Eight lanes side by side have a vector: entry j of a centroid, with the sign that agrees with t, and the code.
+// Eight neighbouring lanes share one vector. Each returns its entry of the centroid, with the sign that agrees with
+// t, and the code.
 struct FoundEntry {
   float value;
   uint32_t code;
@@ -147,7 +149,7 @@ __device__ __forceinline__ FoundEntry found_entry(float t, float b, int index) {
   return {negative ? -b : b, static_cast<uint32_t>(index) | signs << 16};
 }
 
-// The sign of entry j of a code.
+// Returns true if entry j of a code is negative.
 template <int kSigns>
 __device__ __forceinline__ bool is_negative(uint32_t code, int j) {
   return (code >> (16 + (kSigns == 8 ? j : kSigns == 4 ? j / 2 : 0)) & 1) != 0;

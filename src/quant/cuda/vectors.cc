@@ -10,13 +10,13 @@
 namespace fidelio::cuda {
 namespace {
 
-constexpr int kIterations = 16, kConjugateSteps = 4, kBookPasses = 3;  // as on the host
+constexpr int kIterations = 16, kConjugateSteps = 4, kBookPasses = 3;  // the same as on the host
 
 template <typename T>
 void upload(Stream stream, DeviceBuffer& buffer, std::span<const T> values) {
   reserve(stream, buffer, static_cast<int64_t>(values.size_bytes()));
   to_device(stream, buffer.data(), values.data(), values.size_bytes());
-  wait_for(stream);  // the host's values may go
+  wait_for(stream);  // the host's values may be freed when this returns
 }
 
 std::vector<VectorTile> tiles_of_rows(const VectorShape& s) {
@@ -111,7 +111,8 @@ std::vector<float> Vectors::normalise() {
 
 std::vector<float> Vectors::metrics() { return host<float>(metrics_, shape_.vectors * kVectorDim); }
 
-// The samples' values, with a codebook's scale in them where there is one; every codebook counts as moving.
+// Gathers the samples' values, multiplied by a codebook's scale if there is one. At first every codebook counts as
+// moving.
 VectorSampleSet Vectors::gather(const Samples& samples, const float* book_scale) {
   std::vector<int32_t> begin{0}, ids;
   for (const auto& of_block : samples) {
@@ -166,8 +167,8 @@ VectorMembers Vectors::sorted(int64_t n, const uint32_t* key) {
   return {n, sorted_key_.as<uint32_t>(), sorted_member_.as<int32_t>()};
 }
 
-// k-means++ with the host's random numbers: the first number of the stream says where a codebook begins, the others how
-// far each next centroid lies in the sum of distances.
+// Runs k-means++ with the host's random numbers. The first number of the stream chooses a codebook's first centroid;
+// the others say where in the sum of distances each next centroid lies.
 void Vectors::seed(const VectorSampleSet& set, const Samples& samples) {
   const auto stream = static_cast<uint64_t>(shape_.entries);
   std::vector<int32_t> chosen;
@@ -222,7 +223,7 @@ void Vectors::use_book(std::span<const int8_t> book, float scale) {
 std::vector<float> Vectors::costs(const Samples& all) {
   const VectorSampleSet set = gather(all, book_scale_.as<float>());
   assign_samples(stream_, set);
-  float* cost = bent_.as<float>();  // which nothing else needs yet
+  float* cost = bent_.as<float>();  // nothing else needs this buffer yet
   scatter_costs(stream_, set, cost);
   return host<float>(bent_, shape_.out * shape_.vectors);
 }
@@ -270,7 +271,8 @@ std::vector<double> Vectors::decode() {
   return loss;
 }
 
-// What values that the decoded weight is linear in change by, all sets at once; each goes its own way.
+// Returns by how much the values change that the decoded weight is linear in. All sets are solved at once, each by
+// its own iteration.
 const double* Vectors::conjugate(int sets, int64_t values, const Sum& sum, const Spread& spread) {
   for (DeviceBuffer* buffer : {&curvature_, &left_, &direction_, &bent_values_, &moved_})
     reserve(stream_, *buffer, sets * values * 8);
@@ -351,7 +353,8 @@ void Vectors::descend_codes() {
 }
 
 void Vectors::refit_rows() {
-  // Codes have moved since the levels were decoded, and the gradient with them: levels anew, the gradient as it is.
+  // Codes have moved since the levels were decoded, and the gradient was updated with them. So the levels are decoded
+  // anew and the gradient is kept.
   decode_vectors(stream_, state());
   decoded_levels(stream_, state(), spread_.as<float>());
   product(spread_.as<float>(), bent_.as<float>());

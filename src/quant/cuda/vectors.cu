@@ -1,4 +1,5 @@
-// Nearest centroids of samples, and codes of a matrix vector by vector (vectors.h draws it).
+// These kernels find the nearest centroids of samples and choose the codes of a matrix, vector by vector (vectors.h
+// has a drawing).
 #include <cuda_fp16.h>
 
 #include <algorithm>
@@ -9,13 +10,14 @@
 namespace fidelio::cuda {
 namespace {
 
-constexpr int kOwners = kVectorTile * 8;  // threads that have an entry of a vector each
-constexpr int kTilesEach = 16;            // of a thread block that assigns samples
+constexpr int kOwners = kVectorTile * 8;  // the number of threads that each have one entry of a vector
+constexpr int kTilesEach = 16;            // tiles for each thread block that assigns samples
 constexpr int kUpdateRows = kVectorTile * kVectorBlock / kSearchThreads;
 
 size_t walk_bytes(int entries) { return SearchRoom::bytes(entries) + size_t{kVectorTile} * kVectorBlock * 4; }
 
-// The squared distance of a sample's entry j to +-b, and of its whole vector, as quant/vectors/vector_book.cc has it.
+// Returns the squared distance of a sample to +-b, for the whole vector, as quant/vectors/vector_book.cc computes it.
+// Each thread has entry j.
 template <int kSigns>
 __device__ double sample_distance(double x, double metric, double b) {
   double plus = metric * (x - b) * (x - b), minus = metric * (x + b) * (x + b);
@@ -62,7 +64,7 @@ __global__ void __launch_bounds__(kSearchThreads, 1) assign(const __grid_constan
   for (int64_t i = first; i < min(s.tile_count, first + kTilesEach); ++i) {
     const VectorTile tile = s.tiles[i];
     if (!s.active[tile.block]) continue;
-    __syncthreads();  // what the last tile found has been read
+    __syncthreads();  // all threads have read the last tile's result
     if (tile.block != loaded) load_book<kSigns>(room, s.book + int64_t{tile.block} * s.entries * 8, s.entries);
     loaded = tile.block;
     __syncthreads();
@@ -72,18 +74,18 @@ __global__ void __launch_bounds__(kSearchThreads, 1) assign(const __grid_constan
 
 struct Walk {
   VectorState s;
-  int begin, width;       // vectors
-  const float* square;    // U or H (padded, padded)
-  const double* inverse;  // (vectors, 8, 8), of the descent
-  const float* from;      // (out, padded): targets, or the gradient
-  float* change;          // (out, kVectorBlock): errors, or steps
+  int begin, width;       // in vectors
+  const float* square;    // U or H, (padded, padded)
+  const double* inverse;  // (vectors, 8, 8), for the descent
+  const float* from;      // (out, padded): the targets or the gradient
+  float* change;          // (out, kVectorBlock): the errors or the steps
 };
 
-// An entry of one vector of one row, in the hands of one thread; eight lanes side by side have the vector.
+// An Entry is one entry of one vector of one row, held by one thread. Eight neighbouring lanes share the vector.
 struct Entry {
   int64_t row, place, at, vector;  // at = row padded + column; vector = row vectors + place
   int j;
-  float scale, column;  // of the row; times the column's
+  float scale, column;  // the row's scale, and its product with the column's
   bool corrected;
 };
 
@@ -95,7 +97,7 @@ struct FoundCorrection {
   int8_t value;
   __half scale;
 };
-// The nearest correction to eight errors (quant/vectors/vectors.cc).
+// Returns the correction nearest to eight errors (quant/vectors/vectors.cc).
 __device__ __forceinline__ FoundCorrection correction_of(float error) {
   float largest = fabsf(error);
 #pragma unroll
@@ -118,7 +120,7 @@ __device__ __forceinline__ void store(const Walk& p, const Entry& e, uint32_t co
   if (e.j == 0) p.s.correction_scale[e.vector] = __half_as_ushort(correction.scale);
 }
 
-// The error of a vector that has been chosen, times U_vv^-1.
+// Returns the error of a vector that has been chosen, times U_vv^-1.
 __device__ __forceinline__ float feed_back(const Walk& p, const Entry& e, bool mine, float want, float value,
                                            uint32_t code) {
   value *= __fmul_rn(e.scale, e.column);
@@ -132,7 +134,7 @@ __device__ __forceinline__ float feed_back(const Walk& p, const Entry& e, bool m
   const float* u = p.square + e.place * 8 * p.s.padded + e.place * 8 + e.j;
 #pragma unroll
   for (int i = 0; i < 8; ++i) {
-    const float below = u[i * p.s.padded];  // U_ij
+    const float below = u[i * p.s.padded];  // the entry U_ij
     if (e.j == i) error = __fdiv_rn(error, below);
     const float above = of_lane(error, i);
     if (e.j > i) error = __fsub_rn(error, __fmul_rn(above, below));
@@ -140,7 +142,7 @@ __device__ __forceinline__ float feed_back(const Walk& p, const Entry& e, bool m
   return error;
 }
 
-// What the vector moves by, zero where that would not lower the loss.
+// Returns the step by which the vector moves. It is zero if the move would not lower the loss.
 __device__ __forceinline__ float descend(const Walk& p, const Entry& e, bool mine, float want, float gradient,
                                          float value, uint32_t code) {
   value *= __fmul_rn(e.scale, e.column);
@@ -153,7 +155,7 @@ __device__ __forceinline__ float descend(const Walk& p, const Entry& e, bool min
   for (int i = 0; i < 8; ++i) bent += double{h[i]} * double{of_lane(step, i)};
   const double changed = sum_of_eight(double{step} * (bent - 2 * double{gradient}));
   const bool moves = mine && e.scale > 0 && changed < 0 && (e.corrected || p.s.code[e.vector] != code);
-  __syncwarp();  // lane 0 of the eight writes the code that all have read
+  __syncwarp();  // lane 0 of the eight overwrites the code that all have read
   if (moves) store(p, e, code, value, correction);
   return moves ? step : 0.0f;
 }
@@ -168,7 +170,7 @@ __device__ __forceinline__ float wanted_value(const Walk& p, const Entry& e, boo
   return static_cast<float>((mine ? p.s.done[e.at] : 0.0f) + by);
 }
 
-// Vector v of the block in all rows of the tile.
+// Handles vector v of the block in all rows of the tile.
 template <int kSigns, bool kDescend>
 __device__ __forceinline__ void walk_vector(const Walk& p, const VectorTile& tile, const SearchRoom& room, float* rows,
                                             int v) {
@@ -202,13 +204,13 @@ __device__ __forceinline__ void walk_vector(const Walk& p, const VectorTile& til
       out = descend(p, e, mine, want, from, entry.value, entry.code);
     else
       out = feed_back(p, e, mine, want, entry.value, entry.code);
-    room.wanted[threadIdx.x] = out;  // what the search looked for has been read
+    room.wanted[threadIdx.x] = out;  // the search's input has been read
     if (mine) p.change[e.row * kVectorBlock + v * 8 + j] = out;
   }
   __syncthreads();
 }
 
-// Later columns of the block less what vector v has left in `wanted` times its rows of U or H.
+// Subtracts from the block's later columns what vector v has left in `wanted`, times its rows of U or H.
 __device__ __forceinline__ void take_out(const Walk& p, const SearchRoom& room, float* rows, int v) {
   const int column = static_cast<int>(threadIdx.x) % kVectorBlock;
   const int first = static_cast<int>(threadIdx.x) / kVectorBlock * kUpdateRows;

@@ -10,14 +10,14 @@
 namespace fidelio {
 namespace {
 
-constexpr int64_t kBlock = 128;  // columns whose changes are gathered before they reach those outside
+constexpr int64_t kBlock = 128;  // columns whose changes are gathered before they are applied to the other columns
 constexpr int64_t kChunk = 64;   // rows of W that a thread multiplies at a time
 
 FIDELIO_WIDE void add_multiple(int64_t n, float factor, const float* __restrict x, float* __restrict y) {
   for (int64_t i = 0; i < n; ++i) y[i] += factor * x[i];
 }
 
-// All values that a code can stand for before scale and offset, ascending.
+// Returns all values that a code can stand for, before scale and offset, in ascending order.
 std::vector<float> ascending_levels(const FormatSpec& spec, const Levels& levels) {
   std::vector<float> all;
   for (int code = 0; code < 1 << spec.bits; ++code) {
@@ -29,7 +29,8 @@ std::vector<float> ascending_levels(const FormatSpec& spec, const Levels& levels
   return all;
 }
 
-// Matrices are kept transposed, (in, rows) with rows = 64 times the strips; rows beyond `out` are zero throughout.
+// Matrices are kept transposed, (in, rows), with rows = 64 times the number of strips. Rows beyond `out` are zero
+// throughout.
 class CurvatureDescent {
  public:
   CurvatureDescent(const FormatSpec& spec, const Levels& levels, const Hessian& hessian, std::span<const float> moment,
@@ -72,7 +73,7 @@ class CurvatureDescent {
     }
   }
 
-  // E and E H from scratch: incremental updates in FP32 drift.
+  // Computes E and E H from scratch, because incremental updates in FP32 drift.
   void refresh() {
     for (size_t s = 0; s < strips_.size(); ++s) {
       const Strip& strip = strips_[s];
@@ -88,7 +89,7 @@ class CurvatureDescent {
     });
   }
 
-  // tr(M E H E^T), and tr(E H E^T).
+  // Returns tr(M E H E^T) and tr(E H E^T).
   std::pair<double, double> losses() {
     double curved = 0, plain = 0;
     for (int64_t begin = 0; begin < in_; begin += kBlock) {
@@ -120,8 +121,8 @@ class CurvatureDescent {
     return *above - target < target - *(above - 1) ? *above : *(above - 1);
   }
 
-  // Column j, row after row; `moved` = M times what changed, which every later entry of the column has to know and, at
-  // the end, the later columns of the block.
+  // Changes column j, row after row. `moved` is M times the changes so far; every later entry of the column needs it
+  // and, at the end, so do the later columns of the block.
   bool step(int64_t j, int64_t begin, int64_t width) {
     float* change = &change_[(j - begin) * rows_];
     const float* slope = &slope_[(j - begin) * rows_];
@@ -157,7 +158,7 @@ class CurvatureDescent {
   std::vector<float> levels_;
   std::vector<float> moment_;          // (rows, rows)
   std::vector<float> error_, seen_;    // E and E H
-  std::vector<float> slope_, change_;  // of a block's columns: M E H, and what was added to the weight
+  std::vector<float> slope_, change_;  // for a block's columns: M E H, and what was added to the weight
   std::vector<float> moved_;           // (rows)
 };
 

@@ -8,7 +8,7 @@
 namespace fidelio {
 namespace {
 
-// x^T x of rows (n, columns) that share a few directions.
+// Returns x^T x of rows (n, columns) that share a few directions.
 std::vector<float> second_moment(int64_t n, int64_t columns, uint64_t seed) {
   Rng rng(seed);
   std::vector<float> shared(static_cast<size_t>(3 * columns)), x(static_cast<size_t>(columns));
@@ -24,7 +24,7 @@ std::vector<float> second_moment(int64_t n, int64_t columns, uint64_t seed) {
   return moment;
 }
 
-// tr(M E H E^T), M damped as curvature.h says, in double from the decoded weight.
+// Returns tr(M E H E^T) with the damped M of curvature.h, in double, from the decoded weight.
 double curved_loss(const std::vector<float>& w, const LinearWeight& q, const std::vector<float>& moment,
                    const Hessian& h) {
   const int64_t out = q.out, in = q.in;
@@ -58,13 +58,13 @@ class Curvature : public ::testing::TestWithParam<const char*> {
     return quantize_gptq(spec_, w_, kOut, kIn, h_, options, pool);
   }
 
-  static constexpr int64_t kOut = 100, kIn = 160;  // ragged strips, blocks and groups
+  static constexpr int64_t kOut = 100, kIn = 160;  // strips, blocks and groups are not full
   const FormatSpec spec_ = parse_format(GetParam());
   Hessian h_;
   std::vector<float> moment_, w_;
 };
 
-// Of what outputs that share three directions lose together, .58 to .64 is left, by measurement.
+// The outputs share three directions. By measurement .58 to .64 of their joint loss remains.
 TEST_P(Curvature, LowersTheLossOfOutputsTogether) {
   ThreadPool pool(2);
   const double without = curved_loss(w_, quantised({}, pool).weight, moment_, h_);
@@ -73,7 +73,8 @@ TEST_P(Curvature, LowersTheLossOfOutputsTogether) {
   RecordProperty("ratio", std::to_string(with / without));
 }
 
-// Outputs that do not share anything have rows apart, where descent has left nothing: hardly a code moves.
+// If outputs share nothing, rows are independent and descent has already done what it can, so that hardly a code
+// moves.
 TEST_P(Curvature, OutputsApartAreWhatDescentHasDone) {
   ThreadPool pool(1);
   std::vector<float> apart(static_cast<size_t>(kOut * kOut));

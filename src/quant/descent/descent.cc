@@ -12,24 +12,26 @@ namespace {
 
 constexpr int64_t kBlock = 128;  // columns whose changes are gathered before they reach the gradient of all others
 
-// y (n, lanes) = or += alpha h (n, k) x (k, lanes); h is a window of the symmetric Hessian of row length `in`.
+// Computes y (n, lanes) = or += alpha h (n, k) x (k, lanes), where h is a window of the symmetric Hessian with rows
+// of length `in`.
 void multiply(int64_t n, int64_t k, float alpha, const float* h, int64_t in, const float* x, bool add, float* y) {
   fidelio::multiply<float>(n, kLanes, k, alpha, {h, in}, {x, kLanes}, add, y, kLanes);
 }
 
-// gradient (width, lanes) -= h (width) times change (lanes).
+// Computes gradient (width, lanes) -= h (width) times change (lanes).
 FIDELIO_WIDE void subtract(const float* h, int64_t width, const float* __restrict change, float* __restrict gradient) {
   for (int64_t c = 0; c < width; ++c)
     for (int64_t r = 0; r < kLanes; ++r) gradient[c * kLanes + r] -= h[c] * change[r];
 }
 
-// What a reader of the codes sees: all of them, or their high planes.
+// A Reading is one way in which the codes are read: all their bits, or only their high bits.
 struct Reading {
-  int below = 0;     // bits left out
-  float weight = 1;  // of its loss in the sum that is minimised
+  int below = 0;     // number of low bits left out
+  float weight = 1;  // weight of its loss in the sum that is minimised
   std::vector<float> value, gradient;
 
-  // The level it takes a code's level for: itself, or the middle of what the bits left out could be.
+  // Returns the level that this reading takes for a code's level. It is the level itself, or the middle of the values
+  // that the left-out bits could make.
   float seen(float level) const {
     if (below == 0) return level;
     const auto cell = static_cast<float>(1 << below);
@@ -50,7 +52,8 @@ class Descent {
     refresh();
   }
 
-  // value = the decoded weights, gradient = H (w - value), both from scratch: incremental updates in FP32 drift.
+  // Computes value, the decoded weights, and gradient = H (w - value), both from scratch, because incremental updates
+  // in FP32 drift.
   void refresh() {
     std::vector<float> rest(s_.weight.size());
     for (Reading& reading : readings_) {
@@ -86,8 +89,8 @@ class Descent {
     }
   }
 
-  // d loss / d scale with the codes fixed: the group's values move along d = value - offset over scale = level (with
-  // the zero point's share for integers, whose offset is -scale zero).
+  // Minimises the loss over scales with the codes fixed. The group's values move along d = (value - offset) / scale =
+  // level. For integers the zero point moves too, since their offset is -scale zero.
   void pass_over_scales() {
     std::vector<float> direction(static_cast<size_t>(s_.group * kLanes)), curved(direction.size());
     for (int64_t g = 0; g < s_.groups; ++g) {
@@ -113,9 +116,9 @@ class Descent {
   }
 
  private:
-  // The level of column j for every row that is best for all readings together: with errors in units of the scale, a
-  // parabola around each one's own optimum. Within a cell of the view's levels its error is constant, and the best code
-  // of the whole weight is the nearest in the cell.
+  // Chooses, for every row, the level of column j that is best for all readings together. With errors in units of the
+  // scale, each reading's loss is a parabola around its own optimum. Within one cell of the high bits' levels their
+  // error is constant, so the best code there is the one nearest to the whole weight's optimum.
   void choose(int64_t j, float curvature, Lanes& level) const {
     const float *scale = s_.scales(j), *offset = s_.offsets(j);
     Lanes target[2], value;
@@ -140,8 +143,8 @@ class Descent {
       }
   }
 
-  // The best level of column j for every row, and its effect on the gradients inside the block. `change`: of the first
-  // reading; the next one's lie kBlock columns further.
+  // Sets the best level of column j for every row and applies it to the gradients inside the block. `change` holds
+  // the first reading's changes; those of the next reading lie kBlock columns further.
   bool step(int64_t j, int64_t begin, int64_t width, float* change) {
     const float curvature = h_[j * s_.in + j];
     for (size_t i = 0; i < readings_.size(); ++i)
@@ -167,15 +170,15 @@ class Descent {
     return any;
   }
 
-  // A block's changes on the gradient of the columns outside it.
+  // Applies a block's changes to the gradient of the columns outside it.
   void spread(int64_t begin, int64_t width, const float* change, std::vector<float>& gradient) {
     const int64_t end = begin + width;
     multiply(begin, width, -1.0f, h_ + begin, s_.in, change, true, gradient.data());
     multiply(s_.in - end, width, -1.0f, h_ + end * s_.in + begin, s_.in, change, true, &gradient[end * kLanes]);
   }
 
-  // Moves scale (and an integer's offset with it) to the stored neighbour of the optimum t = d.g / d H d where that
-  // lowers the loss; `move` is what became of each scale.
+  // Moves a scale (and an integer's offset with it) to the stored neighbour of the optimum t = d.g / d H d, if that
+  // lowers the loss. `move` receives the change of each scale.
   void refit(int64_t begin, int64_t width, float* scale, float* offset, std::vector<float>& direction,
              std::vector<float>& curved, Lanes& move) {
     Lanes slope{}, curvature{};

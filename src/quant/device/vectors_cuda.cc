@@ -6,7 +6,7 @@
 namespace fidelio {
 namespace {
 
-// f(block) for each of a shape's codebooks, by all threads.
+// Calls f(block) for each codebook of a shape, in all threads.
 template <typename F>
 cuda::Vectors::Samples of_blocks(const VectorShape& shape, ThreadPool& pool, const F& f) {
   cuda::Vectors::Samples samples(static_cast<size_t>(shape.blocks));
@@ -14,7 +14,7 @@ cuda::Vectors::Samples of_blocks(const VectorShape& shape, ThreadPool& pool, con
   return samples;
 }
 
-// What the device has chosen, in the host's terms.
+// Copies what the device has chosen into the host's data.
 void take(cuda::VectorCodes codes, VectorWork& k, ThreadPool& pool) {
   k.row = std::move(codes.row);
   k.column = std::move(codes.column);

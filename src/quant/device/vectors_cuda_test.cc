@@ -1,4 +1,4 @@
-// Vector codes by the GPU against the host's. Without a GPU each test is skipped by name.
+// These tests compare vector codes made by the GPU with the host's. Without a GPU each test is skipped by name.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -20,7 +20,7 @@ class CudaVectorCodes : public ::testing::Test {
   ThreadPool pool_{4};
 };
 
-// Host and device with the same inputs and weight.
+// Benches are a host and a device workbench with the same inputs and weight.
 struct Benches {
   std::unique_ptr<Workbench> host, device;
   Hessian hessian;
@@ -54,8 +54,9 @@ int64_t different_codes(const LinearWeight& a, const LinearWeight& b) {
   return different;
 }
 
-// The same vectors, metrics and random numbers: distances that seeds are drawn by are double on both, and an assignment
-// differs only where FP32 scores of two centroids are within their rounding. Of the entries a twentieth may differ.
+// Both use the same vectors, metrics and random numbers. The distances by which seeds are drawn are double on both,
+// and an assignment differs only where the FP32 scores of two centroids are within their rounding. A twentieth of the
+// entries may differ.
 TEST_F(CudaVectorCodes, KMeansIsTheHosts) {
   const int64_t out = 96, in = 320;
   const std::vector<float> w = weights(out * in, 1);
@@ -99,9 +100,9 @@ TEST_F(CudaVectorCodes, KMeansIsTheHosts) {
   cuda::destroy_stream(stream);
 }
 
-// With a codebook that both are given, codes fed back differ where FP32 sums of 300 products decide between centroids
-// that are as near, and then to the end of their row: a quarter of them may. Descent also rounds column scales, found
-// from sums in another order, to FP16.
+// Both are given the same codebook. Codes with feedback then differ where FP32 sums of 300 products decide between
+// centroids that are equally near, and from there to the end of their row; a quarter of them may. Descent also rounds
+// column scales to FP16, which are found from sums in another order.
 TEST_F(CudaVectorCodes, CodesAgreeUpToTies) {
   const int64_t out = 150, in = 304;
   const Benches benches(weights(out * in, 3), activations(in, 4), out, in, pool_);
@@ -125,8 +126,8 @@ TEST_F(CudaVectorCodes, CodesAgreeUpToTies) {
     }
 }
 
-// With codebooks of its own a matrix goes its own way from the first tie in k-means on: as good, and what is reported is
-// the loss of what is stored. Rows and columns that are no multiples of anything.
+// If each result makes its own codebooks, the two diverge from the first tie in k-means on. They must be equally
+// good, and what is reported must be the loss of what is stored. Rows and columns are no multiples of anything.
 TEST_F(CudaVectorCodes, MatricesAreAsGood) {
   const std::pair<int64_t, int64_t> sizes[] = {{40, 64}, {3, 61}, {150, 300}, {1600, 1024}};
   for (const auto& [out, in] : sizes) {
@@ -138,11 +139,12 @@ TEST_F(CudaVectorCodes, MatricesAreAsGood) {
       check_codes(got.weight);
       const double loss = benches.loss(got);
       EXPECT_NEAR(loss, benches.loss(expected), 0.04 * benches.loss(expected) + 5e-4 * expected.report.energy);
-      // FP32 products with H: quant/vectors/vectors_test.cc derives it.
+      // The bound is for FP32 products with H; quant/vectors/vectors_test.cc derives it.
       EXPECT_NEAR(got.report.loss, loss, static_cast<double>(2 * in * in) * 0x1p-24 * expected.report.energy);
       EXPECT_LE(got.report.loss, got.report.loss_gptq);
       EXPECT_NEAR(got.report.energy, expected.report.energy, 1e-5 * expected.report.energy);
-      EXPECT_EQ(decode(benches.device->quantize(spec, {}).weight), decode(got.weight));  // the same in every run
+      // The result is the same in every run.
+      EXPECT_EQ(decode(benches.device->quantize(spec, {}).weight), decode(got.weight));
     }
   }
 }

@@ -7,7 +7,7 @@
 namespace fidelio {
 namespace {
 
-// decode() by all threads.
+// Runs decode() in all threads.
 std::vector<float> decode(const LinearWeight& weight, ThreadPool& pool) {
   std::vector<float> values(static_cast<size_t>(weight.out * weight.in));
   const auto in = static_cast<size_t>(weight.in);

@@ -1,3 +1,4 @@
+// This file implements a Workbench on a GPU.
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
@@ -17,7 +18,7 @@
 namespace fidelio {
 namespace {
 
-// A stream that outlives what is made on it.
+// An OpenStream is a stream that outlives the objects made on it.
 struct OpenStream {
   explicit OpenStream(int gpu) {
     cuda::open_device(gpu);
@@ -77,7 +78,8 @@ class CudaWorkbench final : public Workbench {
       return vectors_.quantize(spec, options, order_, values_.as<float>(), original_->out, pool_);
     const bool view = spec.kind == Kind::integer && is_view_width(spec.bits, options.view_bits);
     const int passes = options.descend_codes || options.refit_scales ? options.descent_passes : 0;
-    const bool half = passes > 0 && options.descend_codes != options.refit_scales;  // of a pass: for studies
+    // Only codes or only scales change in a pass, as studies ask for.
+    const bool half = passes > 0 && options.descend_codes != options.refit_scales;
     if (!cuda::Gptq::takes(spec) || (view && options.view_weight > 0) || half) return on_host(spec, options);
     const auto start = std::chrono::steady_clock::now();
     const int64_t out = original_->out, in = original_->in;
@@ -85,7 +87,7 @@ class CudaWorkbench final : public Workbench {
                       .report = {.damping = order_.factor().damping, .dead_columns = order_.factor().dead}};
     cuda::GptqPlan plan{spec, {}, options.range_search, passes};
     if (spec.kind == Kind::grid) plan.codebook = codebook(spec, result.weight);
-    const cuda::DeviceBuffer values(values_.size());  // quantise() uses its own up
+    const cuda::DeviceBuffer values(values_.size());  // quantise() overwrites its values
     cuda::on_device(stream_.stream, values.data(), values_.data(), values_.size());
     const cuda::GptqCodes codes = gptq_.quantise(plan, order_, values.as<float>(), out);
     result.report.energy = codes.energy;
@@ -112,7 +114,7 @@ class CudaWorkbench final : public Workbench {
     return book;
   }
 
-  // What is quantised, on the host: zero where no calibration token reaches.
+  // Returns the values to quantise, on the host. They are zero in columns that no calibration token uses.
   const std::vector<float>& decoded() {
     if (!decoded_.empty()) return decoded_;
     decoded_.resize(static_cast<size_t>(original_->out * original_->in));
@@ -125,8 +127,8 @@ class CudaWorkbench final : public Workbench {
     return decoded_;
   }
 
-  // Codes and scales into the format's tensors, by the strips that the host's quantisers write. With a moment the host
-  // descends on.
+  // Writes codes and scales into the format's tensors, through the strips that the host's quantisers write. If a
+  // moment is given, the host continues the descent.
   void write(const cuda::GptqPlan& plan, const cuda::GptqCodes& codes, std::span<const float> moment,
              GptqResult& result) {
     const LinearWeight& weight = result.weight;
@@ -170,7 +172,7 @@ class CudaWorkbench final : public Workbench {
     return host_->first;
   }
 
-  // By the host's own quantiser, with the device's Hessian factorised once more there.
+  // Quantises with the host's own quantiser, for which the device's Hessian is factorised once more on the host.
   GptqResult on_host(const FormatSpec& spec, const GptqOptions& options) {
     const Hessian& hessian = host_hessian();
     if (host_->second.in == 0) {

@@ -1,4 +1,4 @@
-// What the tests of a GPU's workbench quantise beside the host's.
+// This file makes the inputs and weights with which tests compare a GPU's workbench to the host's.
 #pragma once
 #include <algorithm>
 #include <vector>
@@ -10,7 +10,8 @@ namespace fidelio {
 
 inline constexpr int64_t kTokens = 900;
 
-// Correlated integers: sums of their products stay below 2^24, so every order of summing gives the same Hessian.
+// Returns correlated integers. Sums of their products stay below 2^24, so that every order of summing gives the same
+// Hessian.
 inline std::vector<float> activations(int64_t in, uint64_t seed) {
   Rng rng(seed);
   std::vector<float> x(static_cast<size_t>(kTokens * in));
@@ -24,7 +25,7 @@ inline std::vector<float> activations(int64_t in, uint64_t seed) {
   return x;
 }
 
-// Normal, one of fifty four times as wide.
+// Returns normal values, of which one in fifty is four times as wide.
 inline std::vector<float> weights(int64_t n, uint64_t seed) {
   Rng rng(seed);
   std::vector<float> w(static_cast<size_t>(n));

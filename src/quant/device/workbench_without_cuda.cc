@@ -1,4 +1,4 @@
-// Stands in for workbench_cuda.cc in builds without CUDA.
+// This file replaces workbench_cuda.cc in builds without CUDA.
 #include "quant/device/workbench.h"
 
 namespace fidelio {

@@ -7,10 +7,10 @@
 namespace fidelio {
 namespace {
 
-constexpr int64_t kVectorsPerEntry = 32;  // that k-means sees
-constexpr size_t kMatrices = 128;         // that they are drawn from, at most
+constexpr int64_t kVectorsPerEntry = 32;  // vectors for each entry that k-means sees
+constexpr size_t kMatrices = 128;         // the most matrices that they are drawn from
 
-// The source's linears, evenly thinned out.
+// Returns the source's linears, evenly thinned out.
 std::vector<LinearId> drawn_from(const Checkpoint& source) {
   const std::vector<LinearId> all = linears_of(source.config());
   std::vector<LinearId> some;

@@ -1,11 +1,12 @@
-// A probe: trellis codes with a computed codebook (the class of QTIP, Tseng et al. 2024) on the matrices of a model,
-// beside grids and vector codes. Weights of 16 x 16 tiles are coded one after the other: a state of L bits takes in k
-// new ones a weight and is hashed to a nearly normal value ("1MAD": a product, a sum of four bytes), so nothing is
-// looked up. Viterbi finds the states of a tile that cost least, errors go on into later columns as in vectors.cc.
+// This program is a probe. It runs trellis codes with a computed codebook (the class of QTIP, Tseng et al. 2024) on
+// the matrices of a model, beside grids and vector codes. Weights of 16 x 16 tiles are coded one after the other. A
+// state of L bits takes in k new bits for each weight and is hashed to a nearly normal value ("1MAD": a product and a
+// sum of four bytes), so nothing is looked up. Viterbi's algorithm finds the cheapest states of a tile, and errors
+// are fed back into later columns as in vectors.cc.
 //
 //   trellis_bench MODEL CALIBRATION TOKENS OUT      writes OUT/NAME, checkpoints of decoded weights, to be evaluated
 //
-// Bits are true: k, the first state's of a tile, FP16 scales of rows and columns.
+// The bits that it reports include everything: k, each tile's first state, and the FP16 scales of rows and columns.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -26,7 +27,8 @@ namespace {
 
 constexpr int kBits = 12, kStates = 1 << kBits, kTile = 16;
 
-// 1MAD: the four bytes of a product are nearly independent and uniform, so their sum is nearly normal.
+// Returns the values of all states by 1MAD. The four bytes of a product are nearly independent and uniform, so their
+// sum is nearly normal.
 std::vector<float> values_of_states() {
   std::vector<float> value(kStates);
   double square = 0;
@@ -45,15 +47,15 @@ struct Viterbi {
   int bits;
   const std::vector<float>& value;
   std::vector<float> cost = std::vector<float>(kStates), best = {};
-  std::vector<uint8_t> from = {};  // (steps, states >> bits): which predecessor
+  std::vector<uint8_t> from = {};  // (steps, states >> bits): which predecessor was best
   std::vector<float> next = std::vector<float>(kStates);
 
-  // The values nearest to x (n), with squared errors weighted by `weight`.
+  // Finds the values nearest to x (n), with squared errors weighted by `weight`.
   void run(const float* x, const float* weight, int n, float* y) {
     const int groups = kStates >> bits, many = 1 << bits;
     from.resize(static_cast<size_t>(n * groups));
     best.resize(static_cast<size_t>(groups));
-    std::fill(cost.begin(), cost.end(), 0.0f);  // any state to begin with
+    std::fill(cost.begin(), cost.end(), 0.0f);  // the first state may be any
     for (int t = 0; t < n; ++t) {
       uint8_t* choice = from.data() + t * groups;
       for (int q = 0; q < groups; ++q) best[static_cast<size_t>(q)] = cost[static_cast<size_t>(q)], choice[q] = 0;
@@ -98,7 +100,7 @@ Scales normalised(std::span<const float> w, int64_t out, int64_t in) {
   return s;
 }
 
-// e U_bb^-1 for the columns [first, first + n) of a row.
+// Computes e U_bb^-1 for the columns [first, first + n) of a row.
 void divide(const HessianFactor& f, int64_t first, int64_t n, float* e) {
   for (int64_t j = 0; j < n; ++j) {
     for (int64_t i = 0; i < j; ++i) e[j] -= e[i] * f.u(first + i, first + j);
@@ -148,7 +150,7 @@ std::vector<float> quantize_trellis(int bits, std::span<const float> w, int64_t 
 struct Method {
   std::string name;
   FormatSpec spec = {};
-  int trellis = 0;  // bits
+  int trellis = 0;  // bits of the trellis code
   int passes = 4;
   double bits = 0, weights = 0, loss = 0, energy = 0;
   std::map<LinearId, LinearWeight> made = {};
@@ -182,7 +184,7 @@ void quantise(Method& m, LinearId id, const LinearWeight& original, const std::v
   m.made.emplace(id, dense(q, out, in));
 }
 
-// The inputs of linears on the calibration text, through the source's own weights.
+// A Walk provides the inputs of linears on the calibration text, through the source's own weights.
 struct Walk {
   Runner& runner;
   std::vector<PackedBatch> batches;

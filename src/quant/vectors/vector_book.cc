@@ -10,9 +10,9 @@
 namespace fidelio {
 namespace {
 
-constexpr int64_t kWide = 16;  // centroids in flight; codebooks have 256 or more
+constexpr int64_t kWide = 16;  // centroids that are compared at a time; codebooks have 256 or more
 constexpr int kIterations = 16;
-constexpr int64_t kJob = 512;  // samples
+constexpr int64_t kJob = 512;  // samples of a job
 
 template <int kSigns>
 inline float agreement(const float* t, const float* book, int64_t entries, int64_t k) {
@@ -61,7 +61,7 @@ FIDELIO_WIDE int32_t search8(const float* t, const float* book, const float* nor
   return search<8>(t, book, norm, entries);
 }
 
-// Runs f(sample, choice) over the samples' nearest centroids; f sees disjoint samples from several threads.
+// Calls f(sample, choice) with the nearest centroid of each sample. Several threads call f, with different samples.
 template <typename F>
 void assign(const VectorSamples& s, const VectorBook& book, ThreadPool& pool, const F& f) {
   pool.run((s.size() + kJob - 1) / kJob, [&](int64_t job, int) {
@@ -76,7 +76,7 @@ void assign(const VectorSamples& s, const VectorBook& book, ThreadPool& pool, co
   });
 }
 
-// The weighted squared distance of a sample to +-centroid `index`.
+// Returns the weighted squared distance of a sample to +-centroid `index`.
 double distance(const VectorSamples& s, int64_t i, const VectorBook& book, int64_t index) {
   const float* metric = s.metrics.data() + int64_t{s.place[i]} * kVectorDim;
   const float* x = &s.x[i * kVectorDim];
@@ -117,7 +117,7 @@ VectorBook seed(const VectorSamples& s, int64_t entries, int signs, ThreadPool& 
   return book;
 }
 
-// One of Lloyd's iterations. Centroids that nobody chose stay where they are.
+// Runs one of Lloyd's iterations. Centroids that no sample chose stay where they are.
 double iterate(const VectorSamples& s, VectorBook& book, ThreadPool& pool) {
   std::vector<VectorChoice> choice(static_cast<size_t>(s.size()));
   assign(s, book, pool, [&](int64_t i, VectorChoice c) { choice[i] = c; });

@@ -1,4 +1,5 @@
-// The codebook of a block of a vector code: salience-weighted k-means under the format's sign symmetry, in bytes.
+// This file fits the codebook of a block of a vector code: k-means weighted by salience, under the format's sign
+// symmetry, rounded to bytes.
 #pragma once
 #include <cstdint>
 #include <span>
@@ -9,7 +10,8 @@
 
 namespace fidelio {
 
-// Centroids for the search: entry j of all of them side by side, so that centroids are the lanes of plain loops.
+// A VectorBook stores entry j of all centroids side by side, so that centroids are the lanes of plain loops in the
+// search.
 class VectorBook {
  public:
   VectorBook(int64_t entries, int signs);
@@ -18,11 +20,11 @@ class VectorBook {
   float& at(int64_t index, int64_t j) { return values_[j * entries_ + index]; }
   float at(int64_t index, int64_t j) const { return values_[j * entries_ + index]; }
 
-  // (entries): sum_j metric[j] b_j^2, what nearest() needs of a metric; metric (8).
+  // Computes norm (entries), sum_j metric[j] b_j^2, which nearest() needs for a metric (8).
   void norms(const float* metric, float* norm) const;
-  // The centroid and signs that minimise sum_j metric[j] (x[j] -+ b_j)^2; the lowest index of several.
+  // Returns the centroid and signs that minimise sum_j metric[j] (x[j] -+ b_j)^2, and the lowest index among equals.
   VectorChoice nearest(const float* x, const float* metric, const float* norm) const;
-  // +-b_j of a choice (8).
+  // Writes the eight values +-b_j of a choice.
   void decode(VectorChoice choice, float* values) const;
 
  private:
@@ -31,8 +33,8 @@ class VectorBook {
   std::vector<float> values_;  // (8, entries)
 };
 
-// Vectors to be clustered: x (n, 8), each with the metric of its place (metrics + 8 * place) times `weight`. Samples of
-// one place are neighbours.
+// VectorSamples holds vectors to be clustered: x (n, 8), each with the metric of its place (metrics + 8 * place)
+// times `weight`. Samples of one place are neighbours.
 struct VectorSamples {
   std::vector<float> x, weight;
   std::vector<int32_t> place;
@@ -40,8 +42,8 @@ struct VectorSamples {
   int64_t size() const { return static_cast<int64_t>(weight.size()); }
 };
 
-// k-means++ (Arthur and Vassilvitskii 2007) and Lloyd's iterations; centroids are rounded to whole numbers in
-// [-127, 127] at the end, *scale times which they stand for. The same for any number of threads.
+// Runs k-means++ (Arthur and Vassilvitskii 2007) and Lloyd's iterations. At the end centroids are rounded to whole
+// numbers in [-127, 127], which stand for multiples of *scale. The result is the same for any number of threads.
 VectorBook fit_vector_book(const VectorSamples& samples, int64_t entries, int signs, ThreadPool& pool, float* scale);
 
 }  // namespace fidelio

@@ -1,3 +1,5 @@
+// This file lowers the loss of a matrix in vector codes: it chooses codes again one at a time, and fits scales and
+// codebooks by least squares.
 #include <algorithm>
 #include <cmath>
 #include <optional>
@@ -26,13 +28,13 @@ double dot(const float* a, const float* b, int64_t n) {
   return sum;
 }
 
-// +-codebook of row r in working order, as whole numbers (padded).
+// Writes +-codebook entries of row r in working order, as whole numbers (padded).
 void levels_of(const VectorWork& k, int64_t r, float* levels) {
   const VectorBook& book = k.book_of(r);
   for (int64_t v = 0; v < k.shape.vectors; ++v) book.decode(k.code[r * k.shape.vectors + v], levels + v * kVectorDim);
 }
 
-// `done` of row r from its codes, scales and corrections.
+// Computes `done` of row r from its codes, scales and corrections.
 void decode_row(VectorWork& k, int64_t r, float* levels) {
   levels_of(k, r, levels);
   float* done = &k.done[r * k.padded];
@@ -53,7 +55,7 @@ Strip strip_of(const VectorWork& k, std::span<const float> h, int64_t first, int
   return s;
 }
 
-// The loss of each block with `done` decoded anew.
+// Decodes `done` anew and returns the loss of each block.
 std::vector<double> decode_all(VectorWork& k, std::span<const float> h, ThreadPool& pool) {
   std::vector<double> of_row(static_cast<size_t>(k.shape.out));
   over_rows(k.shape, pool, [&](int64_t, int64_t first, int64_t last) {
@@ -68,19 +70,19 @@ std::vector<double> decode_all(VectorWork& k, std::span<const float> h, ThreadPo
   return loss;
 }
 
-// Values that the decoded weight is linear in: element i of row r is factor[i] times value[index[i]].
+// Terms describe values in which the decoded weight is linear: element i of row r is factor[i] times value[index[i]].
 struct Terms {
   std::vector<int32_t> index;
   std::vector<float> factor;
 };
 using TermsOf = std::function<void(int64_t row, Terms&)>;
 
-// What `values` change by to minimise the loss over rows [first, last): conjugate gradients on the normal equations,
-// each value in units of its own curvature.
+// Returns the changes of `values` that minimise the loss over rows [first, last). It runs conjugate gradients on the
+// normal equations, with each value in units of its own curvature.
 std::vector<double> conjugate(const VectorWork& k, std::span<const float> h, int64_t first, int64_t last,
                               int64_t values, const TermsOf& terms_of, ThreadPool& pool) {
   const int64_t n = k.padded, jobs = (last - first + kVectorRows - 1) / kVectorRows;
-  // sum over rows and elements of factor x, by value; x = what `rows_of` gives times H.
+  // Sums factor x by value, over rows and elements. Here x is what `rows_of` returns, times H.
   const auto gather = [&](const auto& rows_of, bool squared) {
     std::vector<std::vector<double>> parts(static_cast<size_t>(jobs));
     pool.run(jobs, [&](int64_t job, int) {
@@ -144,7 +146,7 @@ std::vector<double> conjugate(const VectorWork& k, std::span<const float> h, int
   return change;
 }
 
-// Column scales; `loss` by block before and after.
+// Fits the column scales. `loss` holds the loss by block, before and after.
 void refit_columns(VectorWork& k, std::span<const float> h, std::vector<double>& loss, ThreadPool& pool) {
   const std::vector<double> change = conjugate(
       k, h, 0, k.shape.out, k.padded,
@@ -169,7 +171,7 @@ void refit_columns(VectorWork& k, std::span<const float> h, std::vector<double>&
   }
 }
 
-// The codebook of each block, rounded to whole numbers of which the largest is 127.
+// Fits the codebook of each block, rounded to whole numbers of which the largest is 127.
 void refit_books(VectorWork& k, std::span<const float> h, std::vector<double>& loss, ThreadPool& pool) {
   const std::vector<VectorBook> books = k.books;
   const std::vector<float> row = k.row;
@@ -213,7 +215,8 @@ void refit_books(VectorWork& k, std::span<const float> h, std::vector<double>& l
   }
 }
 
-// (H_vv + a little)^-1, 8 x 8, by Gauss-Jordan; columns that nobody uses stay where they are.
+// Inverts H_vv (8 x 8) plus a small multiple of the identity, by Gauss-Jordan elimination. Columns that no token uses
+// are left as they are.
 void invert(const float* h, int64_t n, double* inverse) {
   constexpr int64_t d = kVectorDim;
   double a[d][2 * d] = {}, mean = 0;
@@ -235,7 +238,7 @@ void invert(const float* h, int64_t n, double* inverse) {
     for (int64_t j = 0; j < d; ++j) inverse[i * d + j] = a[i][d + j];
 }
 
-// What the loss of a row changes by when its vector moves by `step`: step H_vv step - 2 g step.
+// Returns how much the loss of a row changes if its vector moves by `step`: step H_vv step - 2 g step.
 double changed(const float* h, int64_t n, const float* g, const float* step) {
   double sum = 0;
   for (int64_t i = 0; i < kVectorDim; ++i) {
@@ -246,7 +249,8 @@ double changed(const float* h, int64_t n, const float* g, const float* step) {
   return sum;
 }
 
-// One vector of one row against what all others leave to it. True if it moved, with the step in `step`.
+// Chooses one vector of one row again, against the error that all others leave. Returns true if it moved, with the
+// step in `step`.
 bool choose_again(VectorWork& k, const VectorBook& book, const float* h, const double* inverse, const float* metric,
                   const float* norm, int64_t r, int64_t v, const float* g, float* step) {
   const int64_t at = r * k.shape.vectors + v;
@@ -278,7 +282,7 @@ bool choose_again(VectorWork& k, const VectorBook& book, const float* h, const d
   return true;
 }
 
-// Every vector of the strip once, in working order.
+// Chooses every vector of the strip once more, in working order.
 void descend_codes(VectorWork& k, int64_t block, std::span<const float> h, Strip& s) {
   const VectorBook& book = k.books[block];
   const int64_t n = s.n;
@@ -300,7 +304,7 @@ void descend_codes(VectorWork& k, int64_t block, std::span<const float> h, Strip
                        step))
         moved.push_back(r);
     }
-    // E -= step, E H -= step H_v
+    // This computes E -= step and E H -= step H_v.
     for (size_t i = 0; i < moved.size(); ++i) {
       const float* step = &steps[i * kVectorDim];
       float* gradient = &s.gradient[moved[i] * n];
@@ -316,8 +320,8 @@ void descend_codes(VectorWork& k, int64_t block, std::span<const float> h, Strip
   }
 }
 
-// The row scale that minimises the loss for the codes there are: with m the codes' part of the row, it grows by
-// (E H) m / (m H m) of itself.
+// Fits the row scale that minimises the loss for the present codes. With m as the codes' part of the row, the scale
+// changes by (E H) m / (m H m) of itself.
 void refit_rows(VectorWork& k, std::span<const float> h, Strip& s) {
   const int64_t n = s.n;
   std::vector<float> main(s.error.size()), bent, levels(static_cast<size_t>(n));
@@ -329,7 +333,7 @@ void refit_rows(VectorWork& k, std::span<const float> h, Strip& s) {
   for (int64_t r = 0; r < s.rows; ++r) {
     const double curve = dot(&bent[r * n], &main[r * n], n), slope = dot(&s.gradient[r * n], &main[r * n], n);
     float& scale = k.row[s.first + r];
-    if (scale == 0 || !(curve > 0) || slope <= -curve) continue;  // a scale stays positive
+    if (scale == 0 || !(curve > 0) || slope <= -curve) continue;  // a scale must stay positive
     const float wanted = stored_scale(scale * (1 + slope / curve));
     const double by = double{wanted} / scale - 1;
     if (!(by * by * curve - 2 * by * slope < 0)) continue;
@@ -356,7 +360,7 @@ VectorLosses descend_vectors(VectorWork& k, std::span<const float> h, const Vect
   for (const double x : energy) losses.energy += x;
   for (const double x : loss) losses.before += x;
   for (int pass = 0; pass < how.passes; ++pass) {
-    // Column scales are found once; codebooks as long as many codes still move.
+    // Column scales are fitted once, and codebooks as long as many codes still move.
     if (how.refit && pass == 0) refit_columns(k, h, loss, pool);
     if (how.refit && !k.shared && pass < kBookPasses) refit_books(k, h, loss, pool);
     over_rows(k.shape, pool, [&](int64_t block, int64_t first, int64_t last) {

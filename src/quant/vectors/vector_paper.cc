@@ -1,3 +1,4 @@
+// This file has the steps of the paper's own algorithm for vector codes: salience, corrections and their shares.
 #include <algorithm>
 #include <cmath>
 #include <numeric>
@@ -7,10 +8,12 @@
 namespace fidelio {
 namespace {
 
-// Of table 9: a share of outliers, of salient vectors and of residuals each, which overlap, is 2.23 shares together.
+// In the paper's table 9, shares of outliers, of salient vectors and of residuals overlap; one share of each makes
+// 2.23 shares together.
 constexpr double kUnion = 2.23;
 
-// S of every vector: its columns' mean squared inputs times the mean absolute gradients, added up (equations 4 and 5).
+// Returns the salience S of every vector, which is the sum over its columns of the mean squared input times the mean
+// absolute gradient (equations 4 and 5).
 std::vector<float> salience_of(const VectorWork& k, std::span<const float> gradient) {
   std::vector<float> salience(k.corrected.size(), 0.0f);
   for (int64_t r = 0; r < k.shape.out; ++r)
@@ -21,7 +24,7 @@ std::vector<float> salience_of(const VectorWork& k, std::span<const float> gradi
   return salience;
 }
 
-// Marks the `count` vectors whose `score` is largest and that are not marked yet.
+// Marks the `count` vectors that have the largest `score` and are not marked yet.
 void mark_largest(const std::vector<float>& score, int64_t count, std::vector<uint8_t>& marked) {
   std::vector<int64_t> order;
   for (int64_t i = 0; i < static_cast<int64_t>(score.size()); ++i)
@@ -33,7 +36,7 @@ void mark_largest(const std::vector<float>& score, int64_t count, std::vector<ui
   for (int64_t i = 0; i < count; ++i) marked[order[i]] = 1;
 }
 
-// x of a vector in the normalised domain, zero where it is taken out.
+// Computes x of a vector in the normalised domain. It is zero if the vector is corrected separately.
 void normalised(const VectorWork& k, int64_t r, int64_t v, float* x) {
   const bool out = k.corrected[r * k.shape.vectors + v] != 0 || k.row[r] == 0;
   for (int64_t j = 0; j < kVectorDim; ++j) {
@@ -56,12 +59,13 @@ void fit_weighted_books(VectorWork& k, std::span<const float> salience, bool wei
       }
     float scale = 1;
     k.books.push_back(fit_vector_book(s, k.shape.entries, k.shape.signs, pool, &scale));
-    for (int64_t j = 0; j < kVectorDim; ++j) k.books[b].at(0, j) = 0;  // the centroid of what is taken out
+    // The centroid of the vectors that are corrected separately.
+    for (int64_t j = 0; j < kVectorDim; ++j) k.books[b].at(0, j) = 0;
     k.book_scale.push_back(scale);
   }
 }
 
-// The nearest centroid of every vector, in plain distance, and |W - Q|^2 in the normalised domain.
+// Chooses the nearest centroid of every vector in plain distance. Returns |W - Q|^2 in the normalised domain.
 std::vector<float> choose_nearest(VectorWork& k, std::span<const float> plain, ThreadPool& pool) {
   std::vector<float> distance(k.corrected.size());
   over_rows(k.shape, pool, [&](int64_t block, int64_t first, int64_t last) {
@@ -99,7 +103,7 @@ void quantise_as_paper(VectorWork& k, std::span<const float> gradient, const Vec
       for (const float value : x) sum += value * value;
       norm[r * k.shape.vectors + v] = sum;
     }
-  // Without residuals the two other kinds take their place in the file.
+  // Without residuals, the two other kinds take their place in the file.
   const int kinds = (how.outliers ? 1 : 0) + (how.salient ? 1 : 0);
   const auto each = static_cast<int64_t>(how.residuals || kinds == 0 ? static_cast<double>(k.shape.sparse) / kUnion
                                                                      : static_cast<double>(k.shape.sparse) / kinds);

@@ -1,4 +1,4 @@
-// Steps of the quantiser that the host and a GPU (quant/device/vectors_cuda.cc) have in common.
+// These are the steps of the quantiser that the host and a GPU (quant/device/vectors_cuda.cc) have in common.
 #include <algorithm>
 #include <cmath>
 #include <numeric>
@@ -9,8 +9,8 @@
 namespace fidelio {
 namespace {
 
-constexpr int64_t kSamplesPerEntry = 64;  // vectors that a codebook is fitted to
-constexpr size_t kScaleSamples = 1024;    // and those that a shared one's scale is fitted to
+constexpr int64_t kSamplesPerEntry = 64;  // vectors per entry that a codebook is fitted to
+constexpr size_t kScaleSamples = 1024;    // vectors that the scale of a shared codebook is fitted to
 constexpr int kScaleRounds = 6;
 
 }  // namespace

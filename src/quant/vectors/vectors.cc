@@ -29,8 +29,8 @@ VectorWork begin(const FormatSpec& spec, std::span<const float> w, int64_t out, 
   return k;
 }
 
-// Rows to unit root mean square, then columns: one pass, as in the paper. Columns hold a sixteenth of theirs and rows
-// sixteen times: both are normal FP16 then.
+// Normalises rows to a root mean square of one, then columns, in one pass as in the paper. Columns hold a sixteenth
+// of their factor and rows sixteen times theirs, so that both are normal FP16 numbers.
 void normalise(VectorWork& k) {
   k.row.assign(static_cast<size_t>(k.shape.out), 0.0f);
   std::vector<double> squares(static_cast<size_t>(k.padded), 0.0);
@@ -52,14 +52,14 @@ void normalise(VectorWork& k) {
   }
 }
 
-// Vectors in the order of the file.
+// Returns the vectors in the order of the file.
 std::vector<int64_t> as_stored(int64_t in) {
   std::vector<int64_t> order(static_cast<size_t>((in + kVectorDim - 1) / kVectorDim));
   std::iota(order.begin(), order.end(), 0);
   return order;
 }
 
-// x of a vector in its codebook's terms, `scale` = the row's; zero where the row is.
+// Computes x of a vector as its codebook sees it. `scale` is the row's; x is zero if the row is.
 void scaled(const VectorWork& k, const float* w, int64_t place, float scale, float* x) {
   for (int64_t j = 0; j < kVectorDim; ++j)
     x[j] = scale > 0 ? w[place * kVectorDim + j] / (scale * k.column[place * kVectorDim + j]) : 0.0f;
@@ -96,7 +96,7 @@ void fit_books(VectorWork& k, ThreadPool& pool) {
   }
 }
 
-// The `sparse` vectors whose error costs most by themselves are corrected.
+// Marks the `sparse` vectors whose error costs most by itself for correction.
 void choose_corrections(VectorWork& k, ThreadPool& pool) {
   if (k.shape.sparse == 0) return;
   const int64_t V = k.shape.vectors;
@@ -120,7 +120,7 @@ void choose_corrections(VectorWork& k, ThreadPool& pool) {
   mark_corrections(cost, k.shape.sparse, k.corrected);
 }
 
-// e U^-1 of the vector at `first` for one row: what is taken out of later columns is this times their part of U.
+// Computes e U^-1 for the vector at `first` of one row. Later columns lose this times their part of U.
 void divide(const HessianFactor& f, int64_t first, float* e) {
   for (int64_t j = 0; j < kVectorDim; ++j) {
     for (int64_t i = 0; i < j; ++i) e[j] -= e[i] * f.u(first + i, first + j);
@@ -128,7 +128,8 @@ void divide(const HessianFactor& f, int64_t first, float* e) {
   }
 }
 
-// Chooses the codes of rows [first, last), vector by vector; with a factor each one's error goes into later columns.
+// Chooses the codes of rows [first, last), vector by vector. With a factor, each one's error is fed back into later
+// columns.
 void choose_rows(VectorWork& k, const HessianFactor* factor, int64_t block, int64_t first, int64_t last) {
   const VectorBook& book = k.books[block];
   const int64_t V = k.shape.vectors, rows = last - first;
@@ -183,7 +184,7 @@ void quantise(VectorWork& k, const HessianFactor* factor, ThreadPool& pool) {
   choose(k, factor, pool);
 }
 
-// H in working order; columns beyond the matrix have a diagonal that keeps them apart from all others.
+// Returns H in working order. Columns beyond the matrix have a diagonal that keeps them independent of all others.
 Hessian reordered(const Hessian& hessian, const VectorWork& k) {
   const int64_t in = hessian.in(), n = k.padded;
   std::vector<float> h(static_cast<size_t>(n * n), 0.0f);
@@ -194,13 +195,13 @@ Hessian reordered(const Hessian& hessian, const VectorWork& k) {
   return Hessian::from_matrix(h, n, hessian.tokens());
 }
 
-// What an error in one column of a vector costs while only later vectors make up for it: the diagonal of
+// Returns the cost of an error in one column of a vector if only later vectors make up for it. It is the diagonal of
 // (U_vv^T U_vv)^-1, the squared length of row j of U_vv^-1.
 std::vector<float> prices(const Hessian& h, const HessianFactor& f) {
   std::vector<float> price(static_cast<size_t>(f.in));
   for (int64_t first = 0; first < f.in; first += kVectorDim)
     for (int64_t j = 0; j < kVectorDim; ++j) {
-      if (h.matrix()[(first + j) * f.in + first + j] == 0) continue;  // no token uses it: any value will do
+      if (h.matrix()[(first + j) * f.in + first + j] == 0) continue;  // no token uses this column, so any value will do
       float unit[kVectorDim] = {};
       unit[j] = 1;
       divide(f, first, unit);

@@ -19,7 +19,7 @@ std::vector<float> normal(int64_t n, uint64_t seed) {
   return x;
 }
 
-// Columns that share sources and differ in power.
+// Returns the Hessian of columns that share sources and differ in power.
 Hessian correlated(int64_t in, ThreadPool& pool) {
   const int64_t tokens = 3 * in, sources = in / 2 + 1;
   const std::vector<float> z = normal(tokens * sources, 1), mix = normal(sources * in, 2);
@@ -39,7 +39,7 @@ struct Size {
   int64_t out, in;
 };
 
-// Against the definition, tried out for every centroid and every sign, in double.
+// The search is compared with the definition, which tries every centroid with every sign in double.
 TEST(VectorBook, NearestIsNoWorseThanAnyCentroidWithAnySigns) {
   for (const int signs : {1, 4, 8}) {
     VectorBook book(256, signs);
@@ -64,7 +64,7 @@ TEST(VectorBook, NearestIsNoWorseThanAnyCentroidWithAnySigns) {
           const double c = cost({k, static_cast<uint8_t>(s)});
           best = std::min(best, c), largest = std::max(largest, c);
         }
-      // The search compares sums of 16 FP32 products no larger than the largest cost there is.
+      // The search compares sums of 16 FP32 products that are no larger than the largest cost.
       EXPECT_LE(cost(book.nearest(x, metric, norm.data())), best + 32 * 0x1p-24 * largest) << signs;
     }
   }
@@ -80,7 +80,8 @@ TEST(Vectors, TheReportIsTheLossOfWhatIsStored) {
       check_codes(made.weight);
       const double loss = proxy_loss(w, decode(made.weight), out, in, h);
       const double energy = proxy_loss(w, std::vector<float>(w.size()), out, in, h);
-      // FP32 products with H: in terms, each within in eps of the sum of magnitudes, which is at most in times the trace.
+      // The products with H are FP32. Each term is within `in` eps of the sum of magnitudes, which is at most `in`
+      // times the trace.
       const double tolerance = static_cast<double>(2 * in) * 0x1p-24 * static_cast<double>(in) * energy;
       EXPECT_NEAR(made.report.loss, loss, tolerance) << text << " " << out << "x" << in;
       EXPECT_NEAR(made.report.energy, energy, tolerance);
@@ -116,8 +117,8 @@ TEST(Vectors, ThreadsChangeNothing) {
   EXPECT_EQ(decode(a.weight), decode(b.weight));
 }
 
-// Two matrices of other size and shape with one codebook: it is the very same one, stays as it was, and serves a
-// matrix that is a thousand times larger in value.
+// Two matrices of different size and shape get one codebook. It is the very same one, stays as it was, and serves
+// also a matrix that is a thousand times larger in value.
 TEST(Vectors, ASharedCodebookServesAnyMatrix) {
   constexpr int64_t kEntries = 256;
   ThreadPool pool(2);
@@ -143,7 +144,8 @@ TEST(Vectors, ASharedCodebookServesAnyMatrix) {
     const double loss = proxy_loss(w, decode(made.weight), out, in, h);
     const LinearWeight alone = quantize_rtn(spec, w, out, in, {.importance = {}, .codebooks = &codebooks}, pool);
     EXPECT_LT(loss, proxy_loss(w, decode(alone), out, in, h));
-    // Two bits of a normal distribution leave a tenth of its energy (vectors of one matrix do not differ from another's).
+    // Two bits of a normal distribution leave a tenth of its energy. (Vectors of one matrix do not differ from those
+    // of another.)
     EXPECT_LT(loss, 0.1 * proxy_loss(w, std::vector<float>(w.size()), out, in, h));
   }
   EXPECT_TRUE(std::equal(before.begin(), before.end(), codebook.as<const int8_t>().begin()));
@@ -151,7 +153,7 @@ TEST(Vectors, ASharedCodebookServesAnyMatrix) {
   EXPECT_THROW(quantize_gptq(spec, normal(64, 1), 1, 64, h, {.gradient = plain, .codebooks = &codebooks}, pool), Error);
 }
 
-// Steps that the GPU's quantiser takes of the host's.
+// The next tests are for steps that the GPU's quantiser shares with the host's.
 TEST(Vectors, TheDearestAreCorrectedAndTheFirstOfThoseThatCostAsMuch) {
   const std::vector<float> cost = {1, 5, 3, 3, 0, 3, 9};
   std::vector<uint8_t> corrected(cost.size());
@@ -160,14 +162,14 @@ TEST(Vectors, TheDearestAreCorrectedAndTheFirstOfThoseThatCostAsMuch) {
 }
 
 TEST(Vectors, SamplesAreOfTheBlockByPlaceWithoutWhatIsCorrected) {
-  const VectorShape shape = vector_shape(parse_format("vq8k16s8"), 2080, 1024);  // two codebooks
+  const VectorShape shape = vector_shape(parse_format("vq8k16s8"), 2080, 1024);  // this makes two codebooks
   ASSERT_EQ(shape.blocks, 2);
   std::vector<float> row(static_cast<size_t>(shape.out), 1.0f);
   std::vector<uint8_t> corrected(static_cast<size_t>(shape.out * shape.vectors));
   row[1100] = 0;
   for (int64_t v = 0; v < shape.vectors; v += 2) corrected[static_cast<size_t>(1200 * shape.vectors + v)] = 1;
   const std::vector<int32_t> which = sample_vectors(shape, 1, row, corrected);
-  EXPECT_NEAR(static_cast<double>(which.size()), 64.0 * 256, 0.02 * 64 * 256);  // 64 an entry
+  EXPECT_NEAR(static_cast<double>(which.size()), 64.0 * 256, 0.02 * 64 * 256);  // 64 vectors for each entry
   int64_t last = 0;
   for (const int32_t v : which) {
     const int64_t r = v / shape.vectors, place = v % shape.vectors;
@@ -183,7 +185,7 @@ TEST(Vectors, SamplesAreOfTheBlockByPlaceWithoutWhatIsCorrected) {
               testing::ElementsAre(1, 0, 2));
 }
 
-// A row of zeros stays one; zeros alone are no special case; a column that no token uses costs nothing.
+// A row of zeros stays one, a matrix of zeros is no special case, and a column that no token uses costs nothing.
 TEST(Vectors, ZerosAndDeadColumns) {
   constexpr int64_t kOut = 20, kIn = 32;
   ThreadPool pool(1);

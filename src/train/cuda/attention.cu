@@ -1,5 +1,6 @@
-// What attention does beside its products: rows of scores between two batched products (gpu_attention.cc). A warp has a
-// row. Factors of products are T: FP32, or BF16 in memory of its own.
+// These kernels do what attention does beside its products, on rows of scores between two batched products
+// (gpu_attention.cc). Each warp has one row. Factors of products have type T, which is FP32, or BF16 in memory of its
+// own.
 #include <type_traits>
 
 #include "kernels/cuda/device/cuda_error.cuh"
@@ -22,11 +23,11 @@ __device__ __forceinline__ float largest_of(float x) {
   return x;
 }
 
-// The row of a warp: query i of a score matrix, which keys it sees, and where its block's keys end.
+// A Row is the row of a warp: query i of a score matrix, the keys that it sees, and where the keys of its block end.
 struct Row {
   int i, length, first, end, lane;
   int64_t scores;  // where its row of scores begins
-  int64_t row;     // (n, h) of its query and head
+  int64_t row;     // index of its query and head in (n, h)
 
   __device__ Row(const Pairs& p, int heads, int window, int block)
       : i(static_cast<int>(blockIdx.x) * kRows + static_cast<int>(threadIdx.x) / kWarp),
@@ -46,7 +47,7 @@ __global__ void softmax_rows(Pairs pairs, int heads, int window, int block, cons
   const Row at(pairs, heads, window, block);
   if (at.i >= at.length) return;
   const float* s = scores + at.scores;
-  float top = -INFINITY, sum = 0;  // of what a lane has read so far, the sum relative to the top
+  float top = -INFINITY, sum = 0;  // over what a lane has read so far; the sum is relative to the top
   for (int j = at.lane * kWide; j <= at.i; j += kWarp * kWide) {
     const Pack<kWide> x = read<kWide>(s + j);
     float highest = top;
@@ -68,7 +69,8 @@ __global__ void softmax_rows(Pairs pairs, int heads, int window, int block, cons
   if (at.lane == 0) lse[at.row] = all + logf(sum);
 }
 
-// From scores and dp = dout v^T to p and ds = p (dp - along) scale. p may be where the scores are, ds where dp is.
+// Computes p and ds = p (dp - along) scale from the scores and dp = dout v^T. p may overwrite the scores, and ds may
+// overwrite dp.
 template <typename T, int kWide>
 __global__ void softmax_rows_backward(Pairs pairs, int heads, int window, int block, float scale, const float* scores,
                                       const float* dp, const float* lse, const float* along, T* p, T* ds) {
@@ -87,7 +89,7 @@ __global__ void softmax_rows_backward(Pairs pairs, int heads, int window, int bl
   }
 }
 
-// along (n, h) = sum over e of dout out.
+// Computes along (n, h), the sum over e of dout out.
 __global__ void along_rows(const float* dout, const float* out, int64_t rows, int e, float* along) {
   const int64_t row = (blockIdx.x * int64_t{blockDim.x} + threadIdx.x) / kWarp;
   if (row >= rows) return;
@@ -114,7 +116,7 @@ __global__ void point(Pairs p, Pointed what, int64_t count, void** pointers) {
   }
 }
 
-// A thread has a value of a key.
+// Each thread has one value of a key.
 __global__ void add_heads(Pairs p, const float* rows, float* keys) {
   const int64_t c = blockIdx.x * int64_t{blockDim.x} + threadIdx.x, all = p.length * p.e;
   if (c >= all) return;
@@ -129,7 +131,7 @@ __global__ void to_bf16(const float* from, int64_t n, __nv_bfloat16* to) {
   for (int64_t i = blockIdx.x * int64_t{blockDim.x} + threadIdx.x; i < n; i += count)
     to[i] = __float2bfloat16_rn(from[i]);
 }
-// Four at a time.
+// Converts four values at a time.
 __global__ void to_bf16_quads(const float4* from, int64_t n, uint2* to) {
   const int64_t count = int64_t{gridDim.x} * blockDim.x;
   for (int64_t i = blockIdx.x * int64_t{blockDim.x} + threadIdx.x; i < n; i += count) {

@@ -1,3 +1,5 @@
+// These kernels decode integer and grid codes, compute the gradients of their scales and levels, and apply Adam. They
+// are the twin of host_codes.cc.
 #include <algorithm>
 
 #include "kernels/cuda/device/cuda_error.cuh"
@@ -11,13 +13,13 @@ namespace {
 using cuda::cuda_check;
 
 constexpr int kThreads = 256, kBlocks = 1056;
-constexpr int kLevelThreads = 128;  // of a block that adds up gradients of levels
-constexpr int kMostLevels = 64;     // of a grid of 6 bits
+constexpr int kLevelThreads = 128;  // threads of a block that adds up gradients of levels
+constexpr int kMostLevels = 64;     // levels of a grid of 6 bits
 constexpr int64_t kLevelRows = 16;  // rows of such a block
 
 __device__ __forceinline__ int64_t thread_index() { return blockIdx.x * int64_t{blockDim.x} + threadIdx.x; }
 __device__ __forceinline__ int64_t thread_count() { return int64_t{gridDim.x} * blockDim.x; }
-// Over so many neighbouring lanes; each has the sum.
+// Sums over this many neighbouring lanes; each lane gets the sum.
 template <int kLanes>
 __device__ __forceinline__ float sum_of_lanes(float x) {
   for (int by = kLanes / 2; by > 0; by /= 2) x += __shfl_xor_sync(~0u, x, by);
@@ -62,7 +64,7 @@ __global__ void resolve_all(ScaleView<float> view, ScaleValues<float> values) {
   }
 }
 
-// A thread has a row.
+// Each thread has one row.
 __global__ void resolve_rows_backward(ScaleView<float> view, ScaleGradient<float> g) {
   const int64_t row = thread_index();
   if (row >= view.out) return;
@@ -78,7 +80,7 @@ __global__ void resolve_rows_backward(ScaleView<float> view, ScaleGradient<float
   if (g.row_scale != nullptr) g.row_scale[row] = along;
 }
 
-// A thread block has a row; a group is whole packs.
+// Each thread block has one row; a group consists of whole packs.
 template <int kWide>
 __global__ void decode_rows(CodeSizes s, CodeView<float> view, float* values) {
   const int in = static_cast<int>(s.in), group = static_cast<int>(s.group);
@@ -93,8 +95,8 @@ __global__ void decode_rows(CodeSizes s, CodeView<float> view, float* values) {
     }
 }
 
-// Sums of dL/dvalue over the codes of a level, times their scales: a thread adds up its own columns of some rows, a
-// block's are added in order, so are the blocks'. Before the gradients are overwritten.
+// Sums dL/dvalue over the codes of a level, times their scales. A thread adds up its own columns of some rows, and
+// the threads of a block and then the blocks are added in order. This must run before the gradients are overwritten.
 __global__ void level_sums(CodeSizes s, CodeView<float> view, const float* gradient, float* parts) {
   __shared__ float sums[kMostLevels][kLevelThreads];
   for (int k = 0; k < s.levels; ++k) sums[k][threadIdx.x] = 0;
@@ -118,7 +120,7 @@ __global__ void add_level_sums(const float* parts, int64_t count, int levels, fl
   to[threadIdx.x] += sum;
 }
 
-// kLanes neighbouring threads have a group.
+// kLanes neighbouring threads share one group.
 template <int kLanes, int kWide>
 __global__ void decode_groups_backward(CodeSizes s, CodeView<float> view, CodeGradient<float> to) {
   const int64_t at = thread_index() / kLanes;
@@ -151,7 +153,7 @@ __global__ void decode_groups_backward(CodeSizes s, CodeView<float> view, CodeGr
   if (to.shift != nullptr) to.shift[at] = of_shift;
 }
 
-// What rows and groups are multiples of, as far as packs go: 4 or 1.
+// Returns the width of packs that rows and groups are multiples of: 4 or 1.
 int64_t whole_packs(const CodeSizes& s) { return s.in % 4 == 0 && s.group % 4 == 0 ? 4 : 1; }
 
 unsigned blocks_for(int64_t n, int64_t each) { return static_cast<unsigned>((n + each - 1) / each); }

@@ -11,7 +11,7 @@ Gpu::Gpu(int device, cuda::Arithmetic arithmetic) : arithmetic_(arithmetic) {
   cuda::open_device(device);
   stream_ = cuda::make_stream();
   blas_.emplace(stream_, arithmetic);
-  sums_ = cuda::DeviceBuffer((gpu::kSumParts + 1) * sizeof(double));  // the last: what squares() gives
+  sums_ = cuda::DeviceBuffer((gpu::kSumParts + 1) * sizeof(double));  // the last one is the result of squares()
 }
 
 Gpu::~Gpu() {
@@ -67,7 +67,7 @@ Gpu::Rows Gpu::load(const Sequences& s) {
   rows.n_ = s.rows();
   const auto n = static_cast<size_t>(s.rows());
   std::vector<int32_t> lists(4 * n);
-  std::map<int32_t, std::vector<int32_t>> of_length;  // first rows
+  std::map<int32_t, std::vector<int32_t>> of_length;  // the first rows of the sequences of each length
   std::copy(s.ids.begin(), s.ids.end(), lists.begin());
   for (size_t i = 0; i + 1 < s.begin.size(); ++i) {
     const int32_t first = s.begin[i], count = s.begin[i + 1] - first;
@@ -108,8 +108,8 @@ Gpu::Copy* Gpu::copy_of(const float* x) {
 }
 Gpu::Held Gpu::make_copy(const float* x, int64_t n) {
   const auto bytes = static_cast<size_t>(n) * sizeof(uint16_t);
-  // The one that these values have already, else the smallest that nobody uses and that is large enough, else the
-  // largest, which grows.
+  // Takes the copy that these values have already. Otherwise it takes the smallest free one that is large enough, or
+  // else the largest free one, which grows.
   size_t best = copies_.size();
   if (const Copy* now = copy_of(x)) best = static_cast<size_t>(now - copies_.data());
   for (size_t i = 0; i < copies_.size() && copy_of(x) == nullptr; ++i) {
@@ -281,7 +281,7 @@ double Gpu::sum_of_parts() {
   return std::accumulate(parts.begin(), parts.end(), 0.0);
 }
 void* Gpu::factor(const float* x, int64_t n, int which) {
-  if (!is_bf16()) return const_cast<float*>(x);  // cuBLAS reads it
+  if (!is_bf16()) return const_cast<float*>(x);  // cuBLAS reads the values themselves
   if (const Copy* copy = copy_of(x)) return copy->values.data();
   cuda::DeviceBuffer& to = factors_[which];
   cuda::reserve(stream_, to, n * static_cast<int64_t>(sizeof(uint16_t)));

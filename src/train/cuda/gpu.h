@@ -1,5 +1,6 @@
-// The operations of train/device.h on a GPU: products by cuBLAS, the rest kernels of this folder, in FP32. The twin of
-// train/host/host.h: under Arithmetic::fp32 the same sums in another order; else the factors of products are rounded.
+// This file has the operations of train/device.h on a GPU, in FP32: products by cuBLAS, everything else by the
+// kernels of this folder. It is the twin of train/host/host.h. With Arithmetic::fp32 it makes the same sums in
+// another order; otherwise the factors of products are rounded.
 #pragma once
 #include <memory>
 #include <optional>
@@ -27,18 +28,20 @@ class Gpu {
     friend class Gpu;
     const int32_t* at(int list) const { return lists_->as<int32_t>() + list * n_; }
     struct Alike {
-      int64_t length, first, count;  // sequences of one length: where in the list of their first rows, how many
+      // Sequences of one length: where they begin in the list of first rows, and how many they are.
+      int64_t length, first, count;
     };
     int64_t n_ = 0, longest_ = 0, distinct_ = 0;
     std::vector<Alike> alike_;
-    // ids, labels, positions, order (n each); distinct ids, where each begins (one more); first rows, by length.
+    // The lists are: ids, labels, positions and order (n each); the distinct ids and where each begins (one more);
+    // and the first rows, by length.
     std::shared_ptr<cuda::DeviceBuffer> lists_, begins_, sequences_;
   };
 
-  // A rounded copy of values that products read in their place.
+  // A Held is a rounded copy of values, which products read in their place.
   class Held {
    public:
-    Held() = default;  // none: products read the values themselves
+    Held() = default;  // without a copy, products read the values themselves
     Held(Gpu* gpu, size_t copy) : gpu_(gpu), copy_(copy) { ++gpu_->copies_[copy_].users; }
     ~Held() {
       if (gpu_ != nullptr) --gpu_->copies_[copy_].users;
@@ -55,7 +58,7 @@ class Gpu {
   };
 
   explicit Gpu(int device, cuda::Arithmetic arithmetic = cuda::Arithmetic::fp32);
-  // Bytes of scratch that a step of so many rows, in sequences of `context`, comes to hold.
+  // Returns the bytes of scratch memory that a step of so many rows, in sequences of `context` tokens, comes to use.
   static int64_t scratch_bytes(const ModelConfig& config, int64_t rows, int64_t context, cuda::Arithmetic arithmetic);
   ~Gpu();
   Gpu(const Gpu&) = delete;
@@ -69,7 +72,7 @@ class Gpu {
   void copy(const float* from, float* to, int64_t n);
   void add(const float* from, float* to, int64_t n);
   void add_absolute(const float* from, float* to, int64_t n);
-  // By NCCL; every rank has a device of its own.
+  // Exchanges messages by NCCL; every rank must have a device of its own.
   void exchange(const Ranks& ranks, const std::vector<Message>& send, const std::vector<Message>& receive);
   Rows load(const Sequences& sequences);
 
@@ -113,10 +116,11 @@ class Gpu {
   void turn(const AttentionSizes& sizes, int64_t positions);
   float* scratch(int64_t values);
   double sum_of_parts();
-  // x as a product reads it: itself, or its BF16, which is held or put in the scratch of this number.
+  // Returns x as a product reads it: itself, or its BF16 copy, which is held or made in the scratch memory of this
+  // number.
   void* factor(const float* x, int64_t n, int which);
   bool is_bf16() const { return arithmetic_ == cuda::Arithmetic::bf16; }
-  // f(pairs, units) over what score matrices there is room for at once.
+  // Calls f(pairs, units) for as many score matrices as there is room for at a time.
   template <typename F>
   void for_pairs(const Rows& rows, const gpu::Heads& a, int buffers, const F& f);
   struct OfHeads;  // a product of every head of some pairs
@@ -125,10 +129,10 @@ class Gpu {
   struct Copy {
     const float* of = nullptr;
     int users = 0;
-    cuda::DeviceBuffer values;  // BF16
+    cuda::DeviceBuffer values;  // in BF16
   };
   Copy* copy_of(const float* x);
-  // Room for the BF16 of n values that stand for those at x.
+  // Makes room for a BF16 copy of the n values at x.
   Held make_copy(const float* x, int64_t n);
   uint16_t* values_of(const float* x) { return copy_of(x)->values.as<uint16_t>(); }
 
@@ -136,11 +140,11 @@ class Gpu {
   std::vector<Copy> copies_;
   cuda::Stream stream_ = nullptr;
   std::optional<cuda::Blas> blas_;
-  std::unique_ptr<Nccl> nccl_;  // of the first exchange
+  std::unique_ptr<Nccl> nccl_;  // made by the first exchange
   cuda::DeviceBuffer scratch_, sums_, cosine_, sine_, factors_[4], scores_, probabilities_, of_heads_, pointers_;
   std::vector<float> frequencies_;
   float rope_scale_ = 0;
-  int64_t turned_ = 0;  // positions in the tables
+  int64_t turned_ = 0;  // number of positions in the tables
 };
 
 }  // namespace fidelio::train

@@ -1,6 +1,7 @@
-// Attention as batched products: the scores of some heads at a time are matrices (length, length), FP32, softmax and its
-// backward go over their rows. Queries are taken in four blocks, each against the keys up to its own last: of what lies
-// above the diagonal, which a kernel of tiles would leave out, a quarter is multiplied.
+// This file computes attention as batched products. The scores of some heads at a time are FP32 matrices (length,
+// length); softmax and its backward pass work on their rows. Queries are taken in four blocks, each against the keys
+// up to the block's last query. Therefore only a quarter of what lies above the diagonal, which a kernel with tiles
+// would leave out, is multiplied.
 //
 //   S = scale Q K^T    P = softmax(S)    O = P V
 //   dP = dO V^T        dS = P (dP - sum_e dO O) scale        dQ = dS K    dK = dS^T Q    dV = P^T dO
@@ -12,9 +13,9 @@
 namespace fidelio::train {
 namespace {
 
-constexpr int64_t kScores = int64_t{1} << 27;  // values of score matrices at once
+constexpr int64_t kScores = int64_t{1} << 27;  // values of all score matrices at a time
 constexpr int64_t kBlocks = 4,
-                  kLeast = 128;  // blocks of queries; rows of one at the least, and what they are rounded to
+                  kLeast = 128;  // blocks of queries, and the least number of rows of one, which rows are rounded up to
 
 using gpu::Pointed;
 using Kind = Pointed::Kind;
@@ -23,7 +24,7 @@ int64_t block_of(int64_t length) {
   const int64_t rows = (length + kBlocks - 1) / kBlocks;
   return (rows + kLeast - 1) / kLeast * kLeast;
 }
-// f(first, last) of every block.
+// Calls f(first, last) for every block.
 template <typename F>
 void for_blocks(int64_t length, const F& f) {
   for (int64_t first = 0; first < length; first += block_of(length))
@@ -42,15 +43,15 @@ int64_t Gpu::scratch_bytes(const ModelConfig& c, int64_t rows, int64_t context, 
                 units = std::clamp<int64_t>(kScores / matrices, 1, all), scores = units * matrices,
                 of_heads = each > 1 ? 8 * units * each * context * c.e : 0;
   if (arithmetic != cuda::Arithmetic::bf16) return 8 * scores + of_heads;
-  // Factors that are not held: attention's q, k, v and dout, o's input, a matrix; and those that are: normed rows, rows
-  // of d, and two of gated, gate and up.
+  // The factors that are not held are attention's q, k, v and dout, o's input, and a matrix. Those that are held are
+  // normed rows, rows of d, and two of gated, gate and up.
   const int64_t wide = int64_t{c.h} * c.e, narrow = int64_t{c.hk} * c.e,
                 matrix = int64_t{c.d} * std::max({int64_t{c.f}, int64_t{c.d}, wide});
   return 12 * scores + of_heads +
          2 * (rows * (2 * wide + narrow) + std::max(rows * wide, matrix) + 2 * rows * (int64_t{c.d} + c.f));
 }
 
-// `buffers`: FP32 matrices that each pair needs.
+// `buffers` is the number of FP32 matrices that each pair needs.
 template <typename F>
 void Gpu::for_pairs(const Rows& rows, const gpu::Heads& a, int buffers, const F& f) {
   const int64_t each = a.h / a.hk;
@@ -66,7 +67,8 @@ void Gpu::for_pairs(const Rows& rows, const gpu::Heads& a, int buffers, const F&
   }
 }
 
-// One product of every query head of every unit: a window of each of three matrices, rows `stride` values apart.
+// An OfHeads is one product for every query head of every unit. It reads a window of each of three matrices, whose
+// rows are `stride` values apart.
 struct Gpu::OfHeads {
   struct Factor {
     Pointed::One at;
@@ -129,7 +131,7 @@ void Gpu::attend_backward(const Rows& rows, const AttentionSizes& sizes, const f
                           const float* out, const float* lse, const float* dout, float* dq, float* dk, float* dv) {
   const gpu::Heads a = heads(sizes);
   const int64_t n = rows.n_, wide = int64_t{a.h} * a.e, narrow = int64_t{a.hk} * a.e, size = is_bf16() ? 2 : 4;
-  const bool shared = a.h > a.hk;  // a key's gradients are sums over the query heads that share it
+  const bool shared = a.h > a.hk;  // the gradients of a key are sums over the query heads that share it
   void *tq = factor(q, n * wide, 0), *tk = factor(k, n * narrow, 1), *tv = factor(v, n * narrow, 2),
        *tdo = factor(dout, n * wide, 3);
   float* along = scratch(n * a.h);
@@ -163,7 +165,7 @@ void Gpu::attend_backward(const Rows& rows, const AttentionSizes& sizes, const f
                        {{ds, Kind::scores, size, first * length}, length, false},
                        {{tk, Kind::keys, size, 0}, narrow, false},
                        {{dq, Kind::queries, 4, first * wide}, wide, false}});
-      // Of keys: what queries from their own block on make of them.
+      // The gradients of these keys come from the queries of this block and of later ones.
       const int64_t corner = first * length + first;
       after.push_back({last - first,
                        a.e,

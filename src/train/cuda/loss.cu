@@ -1,3 +1,4 @@
+// This kernel computes the losses of rows of logits and their gradients. It is the twin of host_losses.cc.
 #include "kernels/cuda/device/cuda_error.cuh"
 #include "train/cuda/kernels.h"
 
@@ -9,7 +10,7 @@ constexpr int kThreads = 256;
 template <typename Combine>
 __device__ float over_block(float x, const Combine& combine) {
   __shared__ float part[kThreads];
-  __syncthreads();  // of the sum before
+  __syncthreads();  // the shared memory may still be read for the sum before
   part[threadIdx.x] = x;
   for (int half = kThreads / 2; half > 0; half /= 2) {
     __syncthreads();
@@ -22,7 +23,7 @@ __device__ float sum_of(float x) {
   return over_block(x, [](float a, float b) { return a + b; });
 }
 
-// ln sum exp of a row as its largest value and the ln of what is left.
+// A Normaliser is ln sum exp of a row, as the row's largest value and the logarithm of the rest.
 struct Normaliser {
   float top, log_sum;
 };
@@ -35,8 +36,8 @@ __device__ Normaliser normaliser(const float* logits, int64_t v) {
   return {top, logf(sum_of(sum))};
 }
 
-// A block has one row. With d = ln p - ln q: forward = sum p d, gradient q - p; reverse = -sum q d, gradient
-// q (-d - reverse); label = -ln q(label), gradient q - [label].
+// Each thread block has one row. Let d = ln p - ln q. Then forward = sum p d, gradient q - p; reverse = -sum q d,
+// gradient q (-d - reverse); label = -ln q(label), gradient q - [label].
 __global__ void divergence_rows(const float* teacher, float* student, const int32_t* labels, int64_t v, Mix mix,
                                 float gradient_scale, float* losses) {
   const int64_t row = blockIdx.x;
@@ -59,7 +60,7 @@ __global__ void divergence_rows(const float* teacher, float* student, const int3
     losses[row * 3 + 2] = label < 0 ? 0.0f : (q.top - z[label]) + q.log_sum;
   }
   if (gradient_scale == 0) return;
-  __syncthreads();  // z[label] is read
+  __syncthreads();  // all threads have read z[label]
   for (int64_t k = threadIdx.x; k < v; k += kThreads) {
     const float own = expf(z[k] - q.top - q.log_sum);
     float gradient = 0;

@@ -8,7 +8,7 @@
 namespace fidelio::train {
 namespace {
 
-// The functions of the library that are called.
+// NcclLibrary has the functions of the library that are called.
 struct NcclLibrary {
   decltype(&ncclGetErrorString) words = nullptr;
   decltype(&ncclGetUniqueId) unique_id = nullptr;
@@ -45,7 +45,7 @@ const NcclLibrary& nccl() {
 }  // namespace
 
 Nccl::Nccl(const Ranks& ranks, cuda::Stream stream) : stream_(stream) {
-  // The first rank's id is how the others find it.
+  // The other ranks find the first one by its id.
   ncclUniqueId id{};
   std::vector<double> bytes;
   if (ranks.first()) {

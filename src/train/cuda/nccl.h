@@ -1,5 +1,5 @@
-// NCCL: values from GPU to GPU, one rank a GPU. The library is looked for when ranks share a tuning for the first time, so
-// that a program on one GPU starts without it.
+// Nccl sends values from GPU to GPU with the library NCCL, one rank for each GPU. The library is loaded when ranks
+// share a tuning for the first time, so that a program on one GPU starts without it.
 #pragma once
 #include <vector>
 
@@ -12,13 +12,13 @@ namespace fidelio::train {
 
 class Nccl {
  public:
-  // All ranks must make one, each with a device of its own current.
+  // All ranks must make one, each with a device of its own as the current one.
   Nccl(const Ranks& ranks, cuda::Stream stream);
   ~Nccl();
   Nccl(const Nccl&) = delete;
   Nccl& operator=(const Nccl&) = delete;
 
-  // As Ranks::exchange, in the order of the stream.
+  // Does what Ranks::exchange does, in the order of the stream.
   void exchange(const std::vector<Message>& send, const std::vector<Message>& receive);
 
  private:

@@ -1,5 +1,5 @@
-// Values that lie together, read and written at once: four, where all arrays of a kernel begin at 16 bytes and come out
-// even, else one.
+// A Pack is a few values that are read and written together. There are four if all arrays of a kernel begin at
+// multiples of 16 bytes and their lengths allow it, otherwise one.
 #pragma once
 #include <cuda_bf16.h>
 
@@ -36,8 +36,8 @@ __device__ __forceinline__ void write(const Pack<kWide>& values, __nv_bfloat16* 
 template <int kWide>
 using Wide = std::integral_constant<int, kWide>;
 
-// launch(Wide<4>) or launch(Wide<1>): of rows of n values that begin one behind the other in each of these arrays, which
-// may be null.
+// Calls launch(Wide<4>) or launch(Wide<1>). Each of these arrays holds rows of n values, one after the other, and may
+// be null.
 template <typename Launch, typename... Array>
 void in_packs(int64_t n, const Launch& launch, const Array*... arrays) {
   const bool even = n % 4 == 0 && ((reinterpret_cast<uintptr_t>(arrays) % 16 == 0) && ...);

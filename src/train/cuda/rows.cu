@@ -1,3 +1,5 @@
+// These kernels do what a layer does with rows beside products and attention: sums, embeddings, norms, rotation and
+// SwiGLU, forwards and backwards.
 #include "kernels/cuda/device/cuda_error.cuh"
 #include "train/cuda/kernels.h"
 #include "train/cuda/packs.cuh"
@@ -56,7 +58,7 @@ __global__ void gather_rows(const int32_t* ids, int64_t n, const float* table, i
   for (int64_t i = thread_index(); i < n; i += thread_count()) x[i] = table[ids[i / d] * d + i % d];
 }
 
-// A block has one id, and its threads the columns.
+// Each thread block has one id, and its threads have the columns.
 __global__ void scatter_rows(const int32_t* order, const int32_t* begin, const int32_t* ids, const float* x, int64_t d,
                              float* table) {
   float* to = table + int64_t{ids[blockIdx.x]} * d;
@@ -67,7 +69,7 @@ __global__ void scatter_rows(const int32_t* order, const int32_t* begin, const i
   }
 }
 
-// A warp has one row.
+// Each warp has one row.
 template <int kWide>
 __device__ float inverse_of(const float* row, int64_t columns, float eps, int lane) {
   float square = 0;
@@ -119,7 +121,7 @@ __global__ void norm_rows_backward(const float* x, const float* weight, float ep
   }
 }
 
-// A thread block has a row.
+// Each thread block has one row.
 __global__ void rope_rows(const int32_t* positions, const float* cosine, const float* sine, int heads, int half,
                           float sign, float* x) {
   const int64_t row = blockIdx.x, angles = int64_t{positions[row]} * half;
@@ -141,7 +143,7 @@ __global__ void swiglu_all(const float* gate, const float* up, int64_t n, T* y) 
     write(out, y + i);
   }
 }
-// dgate and dup may lie where gate and up do.
+// dgate and dup may overwrite gate and up.
 template <int kWide, typename T>
 __global__ void swiglu_all_backward(const float* gate, const float* up, int64_t n, const float* dy, T* dgate, T* dup) {
   for (int64_t i = thread_index() * kWide; i < n; i += thread_count() * kWide) {
@@ -156,7 +158,7 @@ __global__ void swiglu_all_backward(const float* gate, const float* up, int64_t 
   }
 }
 
-// The sum of a block's threads, in the order of a tree; thread 0 has it.
+// Returns the sum over a block's threads, added up as a tree. Only thread 0 has it.
 __device__ double block_sum(double x) {
   __shared__ double part[kThreads];
   part[threadIdx.x] = x;

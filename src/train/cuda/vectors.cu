@@ -1,8 +1,8 @@
+// These kernels decode vector codes on a GPU. They are the twin of host_vectors.cc, with sums in another order.
 #include "kernels/cuda/device/cuda_error.cuh"
 #include "train/cuda/kernels.h"
 #include "train/host/vector_rounding.h"
 
-// Vector codes on a GPU: the twin of host_vectors.cc, with sums in another order.
 namespace fidelio::train::gpu {
 namespace {
 
@@ -15,7 +15,7 @@ __device__ __forceinline__ int64_t thread_index() { return blockIdx.x * int64_t{
 struct Term {
   float level, scale;
   bool negated;
-  int64_t entry;  // of all codebooks' values
+  int64_t entry;  // index among the values of all codebooks
 };
 __device__ __forceinline__ Term term_of(const VectorSizes& s, const VectorView<float>& view, int64_t r, int64_t c) {
   const auto code = static_cast<int64_t>(view.code[r * s.vectors + c / kVector]);
@@ -43,7 +43,7 @@ __global__ void gather_corrections(VectorSizes s, VectorView<float> view, Vector
   to.correction[at] = c < s.in ? to.latent[row * s.in + c] : 0.0f;
 }
 
-// A thread has a column, a block a row: each adds up in order what is its own.
+// Each thread has one column and each block one row, and adds up in order what belongs to it.
 __global__ void sum_columns(VectorSizes s, VectorView<float> view, VectorGradient<float> to) {
   const int64_t c = thread_index();
   if (c >= s.in) return;
@@ -53,13 +53,14 @@ __global__ void sum_columns(VectorSizes s, VectorView<float> view, VectorGradien
   to.column[c] = sum;
 }
 
-// Gradients of entries. A thread block has kEntries entries of a codebook: of every tile of the codes of the codebook's
-// rows it lists those that stand for one of its entries, and adds up their terms in the list's order, a thread one value
-// of an entry. A block that looked for one entry alone would read all codes as often as there are entries.
-constexpr int kEntries = 32, kSumThreads = 1024, kCodes = 8;  // codes of a tile that a thread looks at
+// The next kernel computes gradients of codebook entries. Each thread block has kEntries entries of a codebook. From
+// every tile of the codes of that codebook's rows, it lists those that stand for one of its entries, and adds up
+// their terms in the order of the list; each thread has one value of an entry. A block for a single entry would have
+// to read all codes as often as there are entries.
+constexpr int kEntries = 32, kSumThreads = 1024, kCodes = 8;  // codes of a tile that each thread reads
 constexpr int kTile = kSumThreads * kCodes, kBatch = kSumThreads / kVector;
 
-// The first row of a codebook: rows of one lie together, in the order of the codebooks.
+// Returns the first row of a codebook. The rows of one codebook lie together, in the order of the codebooks.
 __device__ int64_t first_row(const VectorSizes& s, const VectorView<float>& view, int64_t book) {
   int64_t low = 0, high = s.out;
   while (low < high) {
@@ -72,7 +73,7 @@ __device__ int64_t first_row(const VectorSizes& s, const VectorView<float>& view
   return low;
 }
 
-// What all threads of the block before this one count, and what all do.
+// A Place holds what all threads of the block before this one have counted, and what all have.
 struct Place {
   int before, all;
 };
@@ -93,7 +94,7 @@ __device__ Place place_of(int count, int* of_warps) {
   return place;
 }
 
-// Value j of the term that the code at this place, one of all codes, adds to its entry.
+// Returns value j of the term that the code at index `at`, among all codes, adds to its entry.
 __device__ float entry_term(const VectorSizes& s, const VectorView<float>& view, const VectorGradient<float>& to,
                             int64_t at, int j) {
   const int64_t r = at / s.vectors, c = at % s.vectors * kVector + j;

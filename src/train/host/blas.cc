@@ -16,8 +16,8 @@ Blas blas;
 
 namespace {
 
-// Address space that OpenBLAS takes for each thread that calls it at a time (its BUFFER_SIZE). It asks for it again and
-// again until it gets it, so whether it is there is seen before.
+// OpenBLAS takes this much address space for each thread that calls it at the same time (its BUFFER_SIZE). It asks
+// again and again until it gets it, so the program checks beforehand that it is available.
 constexpr size_t kBlasBytes = size_t{128} << 20;
 
 void check_blas_memory(int threads) {
@@ -38,13 +38,14 @@ F symbol_of(void* library, const char* name) {
 }
 
 void open_blas() {
-  ::setenv("OPENBLAS_NUM_THREADS", "1", 1);  // read while it is loaded: it starts no threads
+  ::setenv("OPENBLAS_NUM_THREADS", "1", 1);  // it is read while the library is loaded, which then starts no threads
   void* const library = ::dlopen("libopenblas.so.0", RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) {
     const char* const why = ::dlerror();
     throw Error("tuning on a CPU needs OpenBLAS, which cannot be loaded ({}): install libopenblas0", why ? why : "");
   }
-  symbol_of<decltype(&::openblas_set_num_threads)>(library, "openblas_set_num_threads")(1);  // where OpenMP runs it
+  // For builds of the library that use OpenMP.
+  symbol_of<decltype(&::openblas_set_num_threads)>(library, "openblas_set_num_threads")(1);
   blas.sgemm = symbol_of<decltype(blas.sgemm)>(library, "cblas_sgemm");
   blas.dgemm = symbol_of<decltype(blas.dgemm)>(library, "cblas_dgemm");
 }

@@ -1,9 +1,10 @@
-// OpenBLAS, loaded by whoever computes with it first, and not with the program. A library that is linked starts a thread a
-// core and takes memory for each of them before main(), whatever the program is asked to do, and where an address space is
-// too small for that memory (ulimit -v), it waits for it without end: then no verb ended.
+// This file loads OpenBLAS when something computes with it for the first time, and not with the program. A linked
+// library would start a thread for each core and take memory for each before main(), whatever the program is asked to
+// do. If the address space is too small for that memory (ulimit -v), it waits without end, so no verb of the program
+// would end.
 //
-// Every call runs on the calling thread alone, and ThreadPool jobs of fixed size call it, so results do not depend on the
-// number of threads.
+// Every call runs on the calling thread alone, and jobs of fixed size in a ThreadPool call it, so results do not
+// depend on the number of threads.
 #pragma once
 #include <cblas.h>
 
@@ -13,9 +14,10 @@ struct Blas {
   decltype(&::cblas_sgemm) sgemm = nullptr;
   decltype(&::cblas_dgemm) dgemm = nullptr;
 };
-extern Blas blas;  // after load_blas()
+extern Blas blas;  // valid after load_blas()
 
-// For up to so many threads at a time. Throws Error where the library is missing or its memory cannot be had.
+// Loads the library for up to `threads` threads at a time. Throws Error if the library is missing or its memory
+// cannot be had.
 void load_blas(int threads);
 
 }  // namespace fidelio::train

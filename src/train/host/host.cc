@@ -9,9 +9,9 @@
 namespace fidelio::train {
 namespace {
 
-constexpr int64_t kElements = 16384;  // of a job over single values
-constexpr int64_t kRows = 32;         // of a job over rows
-constexpr int64_t kColumns = 64;      // of a job that sums over rows
+constexpr int64_t kElements = 16384;  // elements of a job over single values
+constexpr int64_t kRows = 32;         // rows of a job over rows
+constexpr int64_t kColumns = 64;      // columns of a job that sums over rows
 
 }  // namespace
 
@@ -22,7 +22,7 @@ Host<T>::Host(int threads) : pool_(std::make_unique<ThreadPool>(threads)) {
 
 template <typename T>
 std::shared_ptr<T[]> Host<T>::allocate(int64_t n) {
-  // A Buffer maps large blocks: what is never touched costs nothing.
+  // A Buffer maps large blocks, so that memory that is never touched costs nothing.
   auto owner = std::make_shared<Buffer>(static_cast<size_t>(n) * sizeof(T));
   return Array(owner, owner->template as<T>());
 }
@@ -80,7 +80,7 @@ typename Host<T>::Rows Host<T>::load(const Sequences& sequences) {
 
 template <typename T>
 void Host<T>::multiply(const Product<T>& p) {
-  constexpr int64_t kM = 128, kN = 512;  // a tile: work enough for a call, and the same whoever does it
+  constexpr int64_t kM = 128, kN = 512;  // a tile is large enough for a call, and the same for any number of threads
   const int64_t across = (p.n + kN - 1) / kN, down = (p.m + kM - 1) / kM;
   const int64_t lda = p.a_transposed ? p.m : p.k, ldb = p.b_transposed ? p.k : p.n;
   pool_->run(across * down, [&](int64_t job, int) {
@@ -135,7 +135,7 @@ void Host<T>::norm(const T* x, const T* weight, double eps, int64_t rows, int64_
   });
 }
 
-// dx = inverse (w dy) - x inverse^3 / d sum(w dy x); dweight = sum over rows of dy x inverse.
+// Computes dx = inverse (w dy) - x inverse^3 / d sum(w dy x), and dweight as the sum over rows of dy x inverse.
 template <typename T>
 void Host<T>::norm_backward(const T* x, const T* weight, double eps, int64_t rows, int64_t columns, const T* dy, T* dx,
                             bool add, T* dweight) {
@@ -203,7 +203,7 @@ typename Host<T>::Held Host<T>::swiglu(const T* gate, const T* up, int64_t n, T*
   return {};
 }
 
-// With s = 1 / (1 + e^-gate): dup = gate s dy; dgate = up dy s (1 + gate (1 - s)).
+// Let s = 1 / (1 + e^-gate). Then dup = gate s dy and dgate = up dy s (1 + gate (1 - s)).
 template <typename T>
 std::pair<typename Host<T>::Held, typename Host<T>::Held> Host<T>::swiglu_backward(T* gate, T* up, int64_t n,
                                                                                    const T* dy, bool) {

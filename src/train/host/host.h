@@ -1,5 +1,5 @@
-// The operations of device.h on the CPU: dense products by OpenBLAS in tiles of fixed size, the rest plain loops. The
-// same bits for any number of threads.
+// This file has the operations of device.h on the CPU: dense products by OpenBLAS in tiles of fixed size, and the
+// rest as plain loops. The bits are the same for any number of threads.
 #pragma once
 #include <algorithm>
 #include <memory>
@@ -18,7 +18,7 @@ class Host {
   struct Rows {
     Sequences sequences;
     std::vector<int32_t> positions;  // (n)
-    std::vector<int32_t> next;       // (n) the next token of the sequence, -1 behind its last
+    std::vector<int32_t> next;       // (n) the next token of the sequence; -1 behind its last one
     int64_t rows() const { return sequences.rows(); }
     const int32_t* ids() const { return sequences.ids.data(); }
     const int32_t* labels() const { return next.data(); }
@@ -82,10 +82,10 @@ class Host {
   ThreadPool& pool() { return *pool_; }
 
  private:
-  // f(first, last) over [0, n) in blocks of fixed size.
+  // Calls f(first, last) over [0, n) in blocks of fixed size.
   template <typename F>
   void blocks(int64_t n, int64_t size, F&& f);
-  // The sum over [0, n) of f(first, last), added block by block in their order.
+  // Returns the sum over [0, n) of f(first, last), added block by block in order.
   template <typename F>
   double sum_blocks(int64_t n, F&& f);
   void turn(const AttentionSizes& sizes, int64_t positions);  // fills the tables

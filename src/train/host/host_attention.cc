@@ -1,4 +1,5 @@
-// Attention and its backward, in tiles of 64 queries by all keys they see: nothing of size n^2 is held.
+// This file computes attention and its backward pass in tiles of 64 queries by all keys that they see. No array has a
+// size of n^2.
 #include "train/host/host.h"
 #include "train/host/host_math.h"
 
@@ -7,13 +8,13 @@ namespace {
 
 constexpr int64_t kTile = 64;
 
-// One head of one sequence: where its rows lie.
+// A Head says where the rows of one head of one sequence lie.
 template <typename T>
 struct Head {
   int64_t first, n;  // rows of the sequence
   int64_t h, hk, e, window, head, shared;
   T scale;
-  // Places in (n, h e) and (n, hk e) of this head's row i.
+  // These return the index of this head's row i in (n, h e) and in (n, hk e).
   int64_t q_at(int64_t i) const { return ((first + i) * h + head) * e; }
   int64_t kv_at(int64_t j) const { return ((first + j) * hk + shared) * e; }
   int64_t first_key(int64_t i) const { return window > 0 ? std::max<int64_t>(0, i - window + 1) : 0; }
@@ -33,20 +34,21 @@ Head<T> head_of(const AttentionSizes& s, const Sequences& sequences, int64_t seq
           T{1} / std::sqrt(static_cast<T>(s.e))};
 }
 
-// Scores of queries [i, end) over keys [j, end), scaled; (end - i, end - j).
+// Computes the scaled scores (end - i, end - j) of queries [i, end) over keys [j, end).
 template <typename T>
 void scores(const Head<T>& a, const T* q, const T* k, int64_t i, int64_t j, int64_t end, T* tile) {
   gemm(false, true, end - i, end - j, a.e, a.scale, q + a.q_at(i), a.h * a.e, k + a.kv_at(j), a.hk * a.e, T{0}, tile,
        end - j);
 }
 
-// Rows of scores become probabilities, by the `known` ln of their sums (backward), or these are found (forward: null).
+// Turns rows of scores into probabilities. In the backward pass the logarithms of the rows' sums are `known`; in the
+// forward pass `known` is null and they are computed.
 template <typename T>
 void normalise(const Head<T>& a, int64_t i, int64_t j, int64_t end, const T* known, T* lse, T* tile) {
   const int64_t keys = end - j;
   for (int64_t row = i; row < end; ++row) {
     T* p = tile + (row - i) * keys;
-    const int64_t low = a.first_key(row) - j, high = row + 1 - j;  // keys that this row sees, of the tile's
+    const int64_t low = a.first_key(row) - j, high = row + 1 - j;  // the range of the tile's keys that this row sees
     const int64_t at = (a.first + row) * a.h + a.head;
     if (known != nullptr) {
       exp_row(p + low, known[at], high - low, p + low);
@@ -81,7 +83,7 @@ void Host<T>::attend(const Rows& rows, const AttentionSizes& sizes, const T* q, 
 }
 
 // P = exp(S - lse), dP = dO V^T, dS = P (dP - sum_e dO O) / sqrt e, dQ = dS K, dK += dS^T Q, dV += P^T dO (Dao et al.
-// 2022, appendix B.4). A job has all query heads of one key head, whose sums it alone adds to.
+// 2022, appendix B.4). A job has all query heads of one key head, and it alone adds to that head's sums.
 template <typename T>
 void Host<T>::attend_backward(const Rows& rows, const AttentionSizes& sizes, const T* q, const T* k, const T* v,
                               const T* out, const T* lse, const T* dout, T* dq, T* dk, T* dv) {

@@ -1,10 +1,11 @@
+// This file has Host's operations on integer and grid codes: rounding, decoding and their gradients.
 #include "train/host/host.h"
 #include "train/host/rounding.h"
 
 namespace fidelio::train {
 namespace {
 
-constexpr int64_t kMatrixRows = 16;  // of a job
+constexpr int64_t kMatrixRows = 16;  // rows of a job
 
 template <typename T>
 T stored(ScaleRule rule, T t) {
@@ -77,9 +78,9 @@ void Host<T>::decode(const CodeSizes& s, const CodeView<T>& view, T* values) {
   });
 }
 
-// With g = dL/dvalue: dscale = sum g (level - shift), doffset = sum g, dlevel[q] += g scale; dposition = g scale slope,
-// nothing where it would move a clamped code further out; dshift: inside the range value does not change as q moves
-// with it, beyond the ends it is - scale.
+// Let g = dL/dvalue. Then dscale = sum g (level - shift), doffset = sum g, and dlevel[q] += g scale. dposition = g
+// scale slope, or nothing if it would move a clamped code further out. Inside the range, dshift is 0, because the
+// value does not change as q moves with the shift; beyond the ends it is - scale.
 template <typename T>
 void Host<T>::decode_backward(const CodeSizes& s, const CodeView<T>& view, const CodeGradient<T>& to) {
   const int64_t jobs = (s.out + kMatrixRows - 1) / kMatrixRows;
@@ -100,7 +101,8 @@ void Host<T>::decode_backward(const CodeSizes& s, const CodeView<T>& view, const
         T along = by * scale * slope_of(view.level, q, s.levels);
         if (is_clamped(u, z, s.levels)) {
           of_shift -= by * scale;
-          if ((u + z < 0) == (along > 0)) along = 0;  // a step goes against the gradient: it would go further out
+          // A step goes against the gradient, and this one would go further out.
+          if ((u + z < 0) == (along > 0)) along = 0;
         }
         to.codes[c] = along;
       }

@@ -1,15 +1,16 @@
+// This file has Host's losses of rows of logits and their gradients.
 #include "train/host/host.h"
 #include "train/host/host_math.h"
 
 namespace fidelio::train {
 namespace {
 
-// One row of two models' logits. Normalisers are kept in double and enter as their difference, so that ln p - ln q is
-// as exact as the logits' own difference.
+// A Row is one row of two models' logits. The normalisers are kept in double and enter as their difference, so that
+// ln p - ln q is as exact as the difference of the logits.
 template <typename T>
 struct Row {
   int64_t v;
-  std::vector<T> p, q;  // probabilities of teacher and student
+  std::vector<T> p, q;  // probabilities of the teacher and the student
   double lse_p = 0, lse_q = 0;
 
   explicit Row(int64_t size) : v(size), p(static_cast<size_t>(size)), q(static_cast<size_t>(size)) {}
@@ -25,8 +26,8 @@ struct Row {
 
 }  // namespace
 
-// With d = ln p - ln q: forward = sum p d, gradient q - p; reverse = -sum q d, gradient q (-d - reverse); label = -ln
-// q(label), gradient q - [label].
+// Let d = ln p - ln q. Then forward = sum p d, gradient q - p; reverse = -sum q d, gradient q (-d - reverse); label =
+// -ln q(label), gradient q - [label].
 template <typename T>
 void Host<T>::divergence(const T* teacher, T* student, const int32_t* labels, int64_t rows, int64_t v,
                          const LossMix& mix, double gradient_scale, T* losses) {

@@ -1,4 +1,5 @@
-// What the operations of host.h share: OpenBLAS by element type, exp of rows, sums in a fixed order.
+// This file has what the operations of host.h share: OpenBLAS by element type, exp of rows, and sums in a fixed
+// order.
 #pragma once
 #include <cmath>
 #include <cstdint>
@@ -8,7 +9,7 @@
 
 namespace fidelio::train {
 
-// c (m, n) = alpha op(a) op(b) + beta c, leading dimensions in elements.
+// Computes c (m, n) = alpha op(a) op(b) + beta c. Leading dimensions are in elements.
 inline void gemm(bool ta, bool tb, int64_t m, int64_t n, int64_t k, float alpha, const float* a, int64_t lda,
                  const float* b, int64_t ldb, float beta, float* c, int64_t ldc) {
   blas.sgemm(CblasRowMajor, ta ? CblasTrans : CblasNoTrans, tb ? CblasTrans : CblasNoTrans, static_cast<int>(m),
@@ -22,7 +23,8 @@ inline void gemm(bool ta, bool tb, int64_t m, int64_t n, int64_t k, double alpha
              c, static_cast<int>(ldc));
 }
 
-// y = exp(x - shift). In FP32 an argument below -87 gives exp(-87), which is nothing beside a sum that is at least 1.
+// Computes y = exp(x - shift). In FP32 an argument below -87 gives exp(-87), which is negligible beside a sum of at
+// least 1.
 inline void exp_row(const double* x, double shift, int64_t n, double* y) {
   for (int64_t i = 0; i < n; ++i) y[i] = std::exp(x[i] - shift);
 }
@@ -35,7 +37,7 @@ inline void exp_row(const float* x, float shift, int64_t n, float* y) {
   for (int64_t j = i; j < n; ++j) y[j] = last[j - i];
 }
 
-// Sum of f(i) in eight lanes, which the compiler keeps in vectors.
+// Returns the sum of f(i) over eight lanes, which the compiler keeps in vectors.
 template <typename T, typename F>
 T sum_lanes(int64_t n, const F& f) {
   T lane[8] = {};

@@ -1,3 +1,4 @@
+// This file has Host's operations on vector codes: decoding and its gradients.
 #include "train/host/host.h"
 #include "train/host/rounding.h"
 #include "train/host/vector_rounding.h"
@@ -5,7 +6,7 @@
 namespace fidelio::train {
 namespace {
 
-constexpr int64_t kRows = 16;  // of a job
+constexpr int64_t kRows = 16;  // rows of a job
 
 }  // namespace
 

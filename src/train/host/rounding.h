@@ -1,4 +1,4 @@
-// What the stored scales round to, as functions of one value that a GPU compiles too.
+// This file rounds values to what formats store, as functions of one value that can be compiled for a GPU too.
 #pragma once
 #include <bit>
 #include <cstdint>
@@ -7,14 +7,16 @@
 
 namespace fidelio::train {
 
-// The nearest whole number, ties to even: adding 1.5 2^23 leaves no place for a fraction. |x| below 2^22.
+// Returns the nearest whole number, with ties to even, for |x| below 2^22. Adding 1.5 2^23 leaves no bits for a
+// fraction.
 constexpr float nearest(float x) {
   constexpr float kRound = 12582912.0f;
   return (x + kRound) - kRound;
 }
 constexpr float within(float x, float low, float high) { return x < low ? low : x > high ? high : x; }
 
-// The nearest multiple of 2^(e - mantissa bits) for x = 1.m 2^e, never finer than `finest`: FP16 and E4M3 alike.
+// Returns the nearest multiple of 2^(e - mantissa bits) for x = 1.m 2^e, never finer than `finest`. It serves FP16
+// and E4M3.
 constexpr float short_float(float x, int mantissa_bits, float finest, float largest) {
   const float magnitude = x < 0 ? -x : x;
   if (magnitude >= largest) return x < 0 ? -largest : largest;
@@ -32,7 +34,7 @@ constexpr float round_bf16(float x) {
   return std::bit_cast<float>((u + 0x7fffu + ((u >> 16) & 1u)) & 0xffff0000u);
 }
 
-// The stored multiple of the row's scale (or the scale itself) that a latent t stands for.
+// Returns the stored multiple of the row's scale (or the scale itself) that a latent t stands for.
 constexpr float stored_multiple(ScaleRule rule, float t) {
   switch (rule) {
     case ScaleRule::f16:
@@ -49,16 +51,16 @@ constexpr float stored_multiple(ScaleRule rule, float t) {
   return 1;
 }
 
-// The code of a position under a zero point, of `levels` codes.
+// Returns the code of a position with a zero point, out of `levels` codes.
 constexpr int code_of(float position, float shift, int levels) {
   return static_cast<int>(nearest(within(position + shift, 0, static_cast<float>(levels - 1))));
 }
-// Beyond the ends of the range, half a cell allowed.
+// Returns true if the position is more than half a cell beyond the ends of the range.
 constexpr bool is_clamped(float position, float shift, int levels) {
   const float q = position + shift;
   return q < -0.5f || q > static_cast<float>(levels) - 0.5f;
 }
-// A codebook that may be stored, of levels that a step has moved: signed bytes, strictly ascending.
+// Turns levels that a step has moved into a codebook that may be stored: signed bytes in strictly ascending order.
 template <typename Real>
 constexpr void keep_ascending(const Real* grid, int levels, Real* level) {
   for (int k = 0; k < levels; ++k) {
@@ -72,7 +74,7 @@ constexpr void keep_ascending(const Real* grid, int levels, Real* level) {
   }
 }
 
-// The slope of the levels around code q, by whose length a step of the latent moves the value.
+// Returns the mean distance of the levels around code q. A step of the latent moves the value by so much.
 template <typename Real>
 constexpr Real slope_of(const Real* level, int q, int levels) {
   const int below = q > 0 ? q - 1 : q, above = q + 1 < levels ? q + 1 : q;

@@ -1,4 +1,5 @@
-// One vector of a vector code (train/vectors.h) from its latents to its values, as functions that a GPU compiles too.
+// This file computes one vector of a vector code (train/vectors.h) from its latents to its values, as functions that
+// can be compiled for a GPU too.
 #pragma once
 #include "train/host/rounding.h"
 #include "train/vectors.h"
@@ -31,7 +32,7 @@ constexpr void decode_vector(const VectorSizes& s, const VectorView<Real>& view,
   }
 }
 
-// A correction as stored: its scale, and the signed bytes that it multiplies.
+// These return a correction as stored: its scale, and the signed bytes that the scale multiplies.
 template <typename Real>
 constexpr float correction_scale(const Real* values) {
   float largest = 0;

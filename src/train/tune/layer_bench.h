@@ -1,5 +1,6 @@
-// How long one step of tuning a layer takes and what memory it holds, with random weights: for shapes whose weights are
-// not at hand. The step is that of layer_stage.h: forward, backward, gradients of codes, AdamW, decoding.
+// A LayerBench measures how long one step of tuning a layer takes and how much memory it needs, with random weights.
+// It is for shapes whose weights are not at hand. The step is that of layer_stage.h: forward, backward, gradients of
+// codes, AdamW and decoding.
 #pragma once
 #include <chrono>
 
@@ -42,10 +43,10 @@ class LayerBench {
     rows_of_step_ = device.load(all);
   }
 
-  // Seconds of a step: the median.
+  // Returns the median of the seconds of a step.
   double time(int steps) {
     std::vector<double> seconds;
-    one_step(1);  // what libraries load and scratch grows to
+    one_step(1);  // libraries are loaded and scratch memory grows in this step
     for (int i = 0; i < steps; ++i) {
       wait();
       const auto begin = Clock::now();
@@ -57,7 +58,7 @@ class LayerBench {
     return seconds[seconds.size() / 2];
   }
 
-  // Operations a second of a product of this size, its factors rounded as a step rounds them.
+  // Returns the operations per second of a product of this size, with its factors rounded as in a step.
   double product_rate(int64_t n) {
     auto a = device_.allocate(n * n), b = device_.allocate(n * n), c = device_.allocate(n * n);
     double best = 0;

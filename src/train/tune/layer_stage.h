@@ -1,20 +1,21 @@
-// Tuning layer by layer: layer l, reading what the tuned layers before it give, is moved towards what the source's layer
-// l makes of the source's own stream. Streams between layers wait in the device's memory.
+// The LayerStage tunes a model layer by layer. Layer l reads what the tuned layers before it give, and is moved
+// towards what the source's layer l makes of the source's own stream. Streams between layers wait in the device's
+// memory.
 #pragma once
 #include "train/tune/team.h"
 #include "train/tune/tuner.h"
 
 namespace fidelio::train {
 
-// Gradients of a mean over tokens by the position of a code are of order 1e-7 and less; the usual 1e-8 would slow codes
-// down beside scales.
+// The gradient of a mean over tokens, with respect to the position of a code, is of order 1e-7 or less. With the
+// usual 1e-8, codes would move too slowly compared with scales.
 inline constexpr double kAdamEps = 1e-12;
 
 template <class D>
 class LayerStage {
  public:
   using Real = typename D::Real;
-  static constexpr size_t kWindows = 128;  // of the text, at most: what a layer can tell apart
+  static constexpr size_t kWindows = 128;  // windows of the text, at most; more do not help a layer
 
   LayerStage(D& device, const ModelConfig& config, Tape<D>& tape, Team<D>& team, Student<D>& student,
              const NetworkView<Real>& teacher, const TuneData& data, const TuneOptions& options)
@@ -40,15 +41,16 @@ class LayerStage {
     device_.copy(ours_.get(), before_.get(), rows_ * config.d);
   }
 
-  // Bytes of the streams that wait between two layers.
+  // Returns the bytes of the streams that wait between two layers.
   static int64_t bytes(const ModelConfig& c, int64_t context) {
     return static_cast<int64_t>(3 * 2 * kWindows * sizeof(Real)) * context * c.d;
   }
 
-  // Error over energy of the layer's output on the held windows, before and after; what does not help is taken back.
+  // Tunes a layer. Returns the error of its output over the output's energy on the held windows, before and after. A
+  // change that does not help is undone.
   std::pair<double, double> tune(int layer) {
     const auto at = static_cast<size_t>(layer);
-    advance(teacher_.layers[at], theirs_.get());  // what is aimed at
+    advance(teacher_.layers[at], theirs_.get());  // this is the target
     advance(student_.view().layers[at], before_.get(), tuned_);
     const double before = error(at);
     const std::vector<std::vector<float>> start = masters(layer);
@@ -61,17 +63,17 @@ class LayerStage {
     advance(student_.view().layers[at], ours_.get());
     return {before, after};
   }
-  // Streams of the model as it was, of a layer that holds what it was.
+  // Passes the streams of the untuned model through a layer that is still untuned.
   void pass_untuned(int layer) { advance(student_.view().layers[static_cast<size_t>(layer)], before_.get(), tuned_); }
-  // A layer that an earlier run has tuned: only the streams go on.
+  // Passes the streams through a layer that an earlier run has tuned.
   void skip(int layer) {
     const auto at = static_cast<size_t>(layer);
     advance(teacher_.layers[at], theirs_.get());
     advance(student_.view().layers[at], ours_.get());
   }
 
-  // After the last layer, with what is outside the layers at hand: KL(source || model) on the held windows, as the model
-  // was and as it is.
+  // Returns KL(source || model) on the held windows, of the model as it was and as it is. It must follow the last
+  // layer, and what is outside the layers must be loaded.
   std::pair<double, double> divergence() {
     const auto [before, after] = sums_over_held([&](const std::vector<size_t>& windows) {
       const auto rows = device_.load(sequences_of(windows));
@@ -105,7 +107,7 @@ class LayerStage {
     return list;
   }
 
-  // Windows in slices of at most the tape's rows.
+  // Returns the windows in slices of at most the tape's rows.
   std::vector<std::vector<size_t>> slices(const std::vector<size_t>& windows) const {
     std::vector<int64_t> rows;
     for (const size_t i : windows) rows.push_back(windows_[i].rows());
@@ -119,7 +121,7 @@ class LayerStage {
     for (const size_t i : windows) sequences.append(*windows_[i].ids);
     return sequences;
   }
-  // Two sums over the held windows, of what f gives for slices of them.
+  // Returns two sums over the held windows, of what f returns for slices of them.
   template <typename F>
   std::pair<double, double> sums_over_held(const F& f) {
     const auto held = slices(all(tuned_, windows_.size()));
@@ -128,7 +130,7 @@ class LayerStage {
       sums.first += two[0], sums.second += two[1];
     return sums;
   }
-  // The windows' rows of a stream, one behind the other, and back.
+  // These copy the windows' rows of a stream into rows that lie one after the other, and back.
   void take(const std::vector<size_t>& windows, const Real* streams, Real* rows) {
     for (const size_t i : windows) {
       const int64_t n = windows_[i].rows() * config_.d;
@@ -143,7 +145,8 @@ class LayerStage {
       rows += n;
     }
   }
-  // Streams of the windows from `first` on go through a layer; each rank takes some and all have all.
+  // Passes the streams of the windows from `first` on through a layer. The ranks divide them among each other, and in
+  // the end all have all.
   void advance(const LayerView<Real>& layer, Real* streams, size_t first = 0) {
     const auto all_slices = slices(all(first, windows_.size()));
     std::vector<typename Team<D>::Values> made;
@@ -235,10 +238,10 @@ class LayerStage {
   Student<D>& student_;
   const NetworkView<Real>& teacher_;
   TuneOptions options_;
-  std::vector<Window> windows_;  // tuned ones first, then held ones
+  std::vector<Window> windows_;  // those to tune on first, then the held ones
   size_t tuned_ = 0;
   int64_t rows_ = 0;
-  // (rows, d) streams: the tuned model's, the source's; of the held windows the model's as it was.
+  // Streams (rows, d): of the tuned model, of the source, and for the held windows of the model as it was.
   std::shared_ptr<Real[]> ours_, theirs_, before_;
 };
 

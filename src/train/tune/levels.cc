@@ -19,7 +19,7 @@ const Codes& codes_of(const LinearWeight& w) {
   return std::get<FpBlock>(w.main).codes;
 }
 
-// What a code stands for before scale, zero point and offset.
+// Returns what a code stands for before scale, zero point and offset.
 float value_of(const LinearWeight& w, int code) {
   switch (w.spec.kind) {
     case Kind::integer:
@@ -43,7 +43,7 @@ std::vector<float> e4m3_floats(const OwnedTensor& t) {
   return values;
 }
 
-// scale, shift and offset of a group, as decode() has them.
+// Affine holds scale, shift and offset of a group, as decode() has them.
 struct Affine {
   float scale, shift, offset;
 };
@@ -54,7 +54,7 @@ Affine affine(ScaleRule rule, const GroupValues& g, int64_t row, int64_t at) {
           g.group_offset.empty() ? 0.0f : r * stored_multiple(rule, g.group_offset[i])};
 }
 
-// How far from level `index` towards its neighbour the value lies, in cells, within +-most.
+// Returns how far the value lies from level `index` towards its neighbour, in cells, within +-most.
 float place_in_cell(const std::vector<float>& level, int index, float value, float most) {
   const auto q = static_cast<size_t>(index);
   const float by = value - level[q];
@@ -104,13 +104,13 @@ LevelTable level_table(const LinearWeight& w) {
   for (int code = 0; code < codes; ++code)
     if (!std::isnan(value_of(w, code))) order.push_back(code);
   std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return value_of(w, a) < value_of(w, b); });
-  const bool merge = w.spec.kind == Kind::fp4 || w.spec.kind == Kind::fp8;  // zero has two codes there
+  const bool merge = w.spec.kind == Kind::fp4 || w.spec.kind == Kind::fp8;  // in these formats zero has two codes
   LevelTable table;
   table.index.assign(256, 0);
   for (const int code : order) {
     const float value = value_of(w, code);
     if (!merge || table.level.empty() || table.level.back() != value) {
-      table.level.push_back(value + 0.0f);  // no negative zero
+      table.level.push_back(value + 0.0f);  // avoids negative zero
       table.code.push_back(static_cast<uint8_t>(code));
     }
     table.index[static_cast<size_t>(code)] = static_cast<int>(table.level.size()) - 1;

@@ -1,4 +1,4 @@
-// Passes of a whole model against its teacher, in slices that fit the tape.
+// Passes runs a whole model against its teacher, in slices that fit the tape.
 #pragma once
 #include <algorithm>
 #include <cmath>
@@ -19,13 +19,14 @@ class Passes {
       : device_(device), config_(config), tape_(tape), team_(team), teacher_(teacher), student_(student) {}
 
   const LossMix& mix() const { return mix_; }
-  // What gradients are taken of; cakld asks the teacher how sure it is on the windows held out.
+  // Chooses the loss that gradients are taken of. For cakld it measures how sure the teacher is on the held-out
+  // windows.
   void choose(Loss loss, const std::vector<std::vector<int32_t>>& held) {
     const double beta = loss == Loss::cakld ? confidence(held) : loss == Loss::reverse_kl ? 1 : 0;
     mix_ = loss == Loss::label ? LossMix{0, 0, 1} : LossMix{1 - beta, beta, 0};
   }
 
-  // These windows in slices of at most the tape's rows.
+  // Returns these windows in slices of at most the tape's rows.
   std::vector<Sequences> slices(const std::vector<const std::vector<int32_t>*>& windows) const {
     std::vector<int64_t> rows;
     for (const auto* w : windows) rows.push_back(static_cast<int64_t>(w->size()));
@@ -37,7 +38,7 @@ class Passes {
     return all;
   }
 
-  // Losses of a slice, with gradients through the whole model if gradient_scale is not 0.
+  // Returns the losses of a slice. If gradient_scale is not 0, gradients through the whole model are computed too.
   LossSums pass(const Sequences& slice, double gradient_scale) {
     const auto rows = device_.load(slice);
     tape_.set_labels(rows.labels());
@@ -48,7 +49,7 @@ class Passes {
     return sums;
   }
 
-  // What all ranks' slices come to, added up in their order.
+  // Returns the sum over the slices of all ranks, added up in order.
   template <typename F>
   LossSums sum(size_t slices, const F& losses_of) {
     LossSums sums;
@@ -72,7 +73,8 @@ class Passes {
     for (const auto& w : windows) all.push_back(&w);
     return all;
   }
-  // The mean, over tokens, of the teacher's largest probability: CAKLD's coefficient. Every rank finds it for itself.
+  // Returns the mean over tokens of the teacher's largest probability, which is CAKLD's coefficient. Every rank
+  // computes it for itself.
   double confidence(const std::vector<std::vector<int32_t>>& held) {
     double sum = 0;
     int64_t count = 0;

@@ -1,6 +1,7 @@
-// The model that is tuned: every linear a Matrix, every norm and bias a DenseParameter, in one fixed order; as much of it
-// at a time as is asked for. Codebooks that linears share (shared_name) are the model's: held from the first linear that
-// has one on, and moved by steps of the whole alone, because every layer reads them.
+// The Student is the model that is tuned. Every linear is a Matrix and every norm and bias a DenseParameter, in a
+// fixed order. Only the parts that are asked for are in memory. Codebooks that linears share (shared_name) belong to
+// the model: they are held from the first linear on that has one, and only steps of the whole model move them,
+// because every layer reads them.
 #pragma once
 #include <map>
 #include <set>
@@ -10,7 +11,8 @@
 
 namespace fidelio::train {
 
-// What a tuner gives back: linears as a checkpoint stores them, and norms and biases by their names in the file.
+// TunedWeights is what a tuner returns: linears as a checkpoint stores them, and norms and biases by their names in
+// the file.
 struct TunedWeights {
   std::map<LinearId, LinearWeight> linears;
   std::map<std::string, OwnedTensor> tensors;
@@ -21,9 +23,9 @@ class Student {
  public:
   using Real = typename D::Real;
 
-  // `source`: the checkpoint that `model` was quantised from, which says where codes start in their cells. `outer`: the
-  // embedding and the head are tuned too; `dense`: norms, biases and dense matrices. `most`: how far from the middle of
-  // its cell a code starts. Nothing is held but what load() brings.
+  // `source` is the checkpoint that `model` was quantised from, which says where codes start in their cells. With
+  // `outer`, the embedding and the head are tuned too; with `dense`, norms, biases and dense matrices are. `most` is
+  // how far from the middle of its cell a code may start. Nothing is loaded until load() is called.
   Student(D& device, const Checkpoint& model, const Checkpoint& source, bool outer, bool dense, float most)
       : device_(device),
         model_(model),
@@ -37,8 +39,8 @@ class Student {
       view_.layers[static_cast<size_t>(layer)].attention = attention_sizes(config_, layer);
   }
 
-  // Brings a layer, or (-1) what is outside the layers, into the device's memory: as `tuned` has it, or as the model's
-  // file does. release() forgets it.
+  // Loads a layer, or with -1 what is outside the layers, into the device's memory: as `tuned` has it, or from the
+  // model's file. release() frees it.
   void load(int layer, const TunedWeights* tuned = nullptr) {
     for (LinearId id : linears_of(config_)) {
       if (id.layer != layer) continue;
@@ -73,8 +75,8 @@ class Student {
 
   const NetworkView<Real>& view() const { return view_; }
 
-  // The parameters of a layer, or (-1) of what is outside the layers; of the whole, shared codebooks too, each once. All
-  // in a fixed order.
+  // Calls f with the parameters of a layer, or with -1 of what is outside the layers. The second function covers the
+  // whole model, with each shared codebook once. The order is fixed.
   void parameters(int layer, const std::function<void(Parameter<D>&)>& f) {
     for (auto& [id, matrix] : matrices_)
       if (id.layer == layer && is_tuned(id, matrix)) matrix.parameters(f);
@@ -86,7 +88,7 @@ class Student {
       if (book->trained()) f(book->parameter());
     for (int layer = -1; layer < config_.L; ++layer) parameters(layer, f);
   }
-  // What of a layer does not follow from its parameters (vector_matrix.h). f(name, values, how many).
+  // Calls f(name, values, count) with what does not follow from the parameters of a layer (vector_matrix.h).
   void choices(int layer, const std::function<void(const std::string&, Real*, int64_t)>& f) {
     for (auto& [id, matrix] : matrices_)
       if (id.layer == layer && is_tuned(id, matrix)) matrix.choices(f);
@@ -94,7 +96,8 @@ class Student {
   void choices(const std::function<void(const std::string&, Real*, int64_t)>& f) {
     for (int layer = -1; layer < config_.L; ++layer) choices(layer, f);
   }
-  // The gradients that passes add to, in a fixed order: backward() makes all others of these. f(values, how many).
+  // Calls f(values, count) with the gradients that passes add to, in a fixed order. backward() computes all others
+  // from these.
   void pass_gradients(int layer, const std::function<void(Real*, int64_t)>& f) {
     for (auto& [id, matrix] : matrices_)
       if (id.layer == layer && is_tuned(id, matrix))
@@ -108,7 +111,8 @@ class Student {
   void zero_gradients() {
     parameters([&](Parameter<D>& p) { device_.zero(p.gradient.get(), p.n); });
   }
-  // What is multiplied, of the parameters; not `choose`: with the codes of vectors as they are.
+  // Computes the values that products use from the parameters. If not `choose`, the codes of vectors stay as they
+  // are.
   void decode(int layer, bool choose = true) {
     for (auto& [id, matrix] : matrices_)
       if (id.layer == layer) matrix.decode(choose);
@@ -118,13 +122,14 @@ class Student {
     for (auto& [name, book] : books_) book->decode();
     for (int layer = -1; layer < config_.L; ++layer) decode(layer, choose);
   }
-  // Of a layer's own parameters; of the whole, every matrix adds to the codebook it shares.
+  // Computes the gradients of a layer's own parameters. For the whole model, every matrix also adds to the codebook
+  // that it shares.
   void backward(int layer) { backward(layer, false); }
   void backward() {
     for (int layer = -1; layer < config_.L; ++layer) backward(layer, true);
   }
 
-  // A layer that is held, or (-1) what is outside the layers, as a checkpoint stores it.
+  // Writes a loaded layer, or with -1 what is outside the layers, as a checkpoint stores it.
   void encode(int layer, TunedWeights& to) {
     for (const auto& [id, matrix] : matrices_)
       if (id.layer == layer) to.linears.insert_or_assign(id, matrix.encode());
@@ -138,7 +143,8 @@ class Student {
     for (auto& [id, matrix] : matrices_)
       if (id.layer == layer && is_tuned(id, matrix)) matrix.backward(shared);
   }
-  // The codebook that a weight shares; null where it has its own or none. It stays where linears read it that are to stay.
+  // Returns the codebook that a weight shares, or null if it has its own or none. A codebook is not trained if
+  // linears read it that must stay as they are.
   std::shared_ptr<Codebook<D>> shared_book(const LinearWeight& weight) {
     const std::string name = shared_name(weight.spec);
     if (name.empty()) return nullptr;
@@ -164,10 +170,10 @@ class Student {
   ModelConfig config_;
   bool outer_, dense_;
   float most_;
-  std::map<std::string, std::shared_ptr<Codebook<D>>> books_;  // shared ones, by name in the file
+  std::map<std::string, std::shared_ptr<Codebook<D>>> books_;  // the shared ones, by name in the file
   std::map<LinearId, Matrix<D>> matrices_;
   std::map<std::string, DenseParameter<D>> vectors_;
-  std::map<int, std::vector<DenseParameter<D>*>> vectors_of_;  // by layer, -1: outside
+  std::map<int, std::vector<DenseParameter<D>*>> vectors_of_;  // by layer; -1 for what is outside
   NetworkView<Real> view_;
 };
 

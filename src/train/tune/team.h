@@ -1,5 +1,6 @@
-// The ranks that share a tuning (ranks/ranks.h), over a device. Jobs are dealt out by number, job i to rank i mod size,
-// and what they give is put together in the order of their numbers: the same bytes for any number of ranks.
+// A Team is the ranks that share a tuning (ranks/ranks.h), over a device. Jobs are divided by number, job i to rank i
+// modulo size. Their results are put together in the order of their numbers, so the bytes are the same for any number
+// of ranks.
 #pragma once
 #include <algorithm>
 #include <memory>
@@ -14,7 +15,7 @@ template <class D>
 class Team {
  public:
   using Real = typename D::Real;
-  // Values in the device's memory.
+  // These values lie in the device's memory.
   struct Values {
     Real* data = nullptr;
     int64_t n = 0;
@@ -26,7 +27,7 @@ class Team {
   bool first() const { return rank_ == 0; }
   bool has(size_t job) const { return owner_of(job) == rank_; }
 
-  // What f(job) gives, some numbers, of every job below `jobs`, on every rank.
+  // Returns what f(job), a list of numbers, gives for every job below `jobs`, on every rank.
   template <typename F>
   std::vector<std::vector<double>> collect(size_t jobs, const F& f) {
     std::vector<double> mine;
@@ -48,7 +49,7 @@ class Team {
     return all;
   }
 
-  // Values that job i has made, from its rank to all others: pieces[i].
+  // Sends pieces[i], which job i has made, from its rank to all others.
   void pass_on(const std::vector<Values>& pieces) {
     if (size_ == 1) return;
     std::vector<Message> send, receive;
@@ -62,9 +63,9 @@ class Team {
     device_.exchange(ranks_, send, receive);
   }
 
-  // Gradients of so many slices of a step, which make(slice) adds to these tensors, zeros when this begins; they come to
-  // hold the sum in the order of the slices, ((s0 + s1) + s2) + .... Each rank makes one slice at a time and adds up its
-  // share of every tensor; the shares go round at the end.
+  // Computes the gradients of a step in `slices` slices. make(slice) adds a slice's gradients to these tensors, which
+  // are zeros at the beginning. In the end they hold the sum in the order of the slices, ((s0 + s1) + s2) + .... Each
+  // rank makes one slice at a time and adds up its share of every tensor; the shares are exchanged at the end.
   template <typename Make>
   void add_up(const std::vector<Values>& tensors, size_t slices, const Make& make) {
     const auto together = static_cast<size_t>(size_);
@@ -94,7 +95,7 @@ class Team {
 
  private:
   int owner_of(size_t job) const { return static_cast<int>(job % static_cast<size_t>(size_)); }
-  // What of a tensor this rank adds up.
+  // Returns the part of a tensor that this rank adds up.
   Values share(const Values& t, int rank) const {
     const int64_t begin = t.n * rank / size_, end = t.n * (rank + 1) / size_;
     return {t.data + begin, end - begin};
@@ -116,7 +117,7 @@ class Team {
     if (size_ > 1) received_ = device_.allocate((size_ - 1) * share_);
   }
 
-  // Of the slices [first, last), which a rank each has made: every rank's share to that rank.
+  // Sends every rank its share of the slices [first, last), of which each rank has made one.
   void deal(const std::vector<Values>& tensors, size_t first, size_t last) {
     if (size_ == 1) return;
     std::vector<Message> send, receive;
@@ -132,7 +133,8 @@ class Team {
     device_.exchange(ranks_, send, receive);
   }
 
-  // One more slice of this rank's share of a tensor, whose sum lies `at` among the sums; the last goes to the tensor.
+  // Adds one more slice to this rank's share of a tensor. Its sum begins at index `at` among the sums; the last
+  // slice's result goes to the tensor.
   void add_slice(const Values& t, size_t slice, size_t slices, int64_t at) {
     const Values own = share(t, rank_);
     Real *sum = sums_.get() + at, *one = has(slice) ? own.data : received(owner_of(slice), at);
@@ -151,7 +153,7 @@ class Team {
   D& device_;
   const Ranks& ranks_;
   int rank_, size_;
-  int64_t share_ = 0;                        // values of this rank's shares of all tensors
+  int64_t share_ = 0;                        // number of values in this rank's shares of all tensors
   std::shared_ptr<Real[]> sums_, received_;  // (share), (size - 1, share)
 };
 

@@ -1,4 +1,4 @@
-// What ranks put together has the same bytes for any number of them.
+// These tests check that what ranks put together has the same bytes for any number of ranks.
 #include "train/tune/team.h"
 
 #include <gtest/gtest.h>
@@ -20,7 +20,8 @@ std::vector<float> slice_gradient(size_t slice, size_t tensor, size_t n) {
   return values;
 }
 
-// Tensors of several sizes, one of fewer values than ranks: ((s0 + s1) + s2) + ..., whoever made the slices.
+// There are tensors of several sizes, one with fewer values than ranks. The sum is ((s0 + s1) + s2) + ..., whoever
+// made the slices.
 TEST(Team, GradientsAddUpInTheOrderOfTheirSlices) {
   const std::vector<size_t> sizes = {5, 1, 1000, 17};
   for (size_t slices = 1; slices <= 6; ++slices)
@@ -75,7 +76,7 @@ TEST(Team, JobsAreDealtAndEveryRankHasAll) {
     });
 }
 
-// As few slices as fit, of about as many windows each, all windows in their order.
+// There must be as few slices as possible, each of about as many windows, with all windows in order.
 TEST(Team, StepsAreCutEvenly) {
   Rng rng(3);
   for (int trial = 0; trial < 200; ++trial) {

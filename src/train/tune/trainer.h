@@ -1,4 +1,4 @@
-// The tuner over a Device; tuner.h says what it does. Only tuner_*.cc include this.
+// A Trainer is the tuner over a Device; tuner.h describes it. Only tuner_*.cc include this file.
 #pragma once
 #include <chrono>
 #include <filesystem>
@@ -11,12 +11,12 @@
 
 namespace fidelio::train {
 
-// The longest pass: options.rows, or a window that is longer.
+// Returns the rows of the longest pass: options.rows, or the longest window if that is longer.
 int64_t rows_at_once(const TuneData& data, const TuneOptions& options);
-// What a state keeps of a report, and back.
+// These convert a report to what a state file keeps, and back.
 nlohmann::json kept(const TuneReport& report);
 TuneReport kept(const nlohmann::json& report);
-// Share of the codes that are not the model's.
+// Returns the share of the codes that differ from the model's.
 double share_moved(const Checkpoint& model, const TunedWeights& weights);
 
 template <class D>
@@ -68,7 +68,7 @@ class Trainer {
   }
 
  private:
-  // The first stage, from the layer where it stopped.
+  // Runs the first stage, from the layer where it stopped.
   void layers() {
     if (options_.layer_steps == 0 || layers_done_ >= config_.L) return;
     LayerStage<D> stage(device_, config_, tape_, team_, student_, teacher_.view(), data_, options_);
@@ -90,12 +90,12 @@ class Trainer {
     const auto [before, after] = stage.tune(layer);
     report_.layer_before.push_back(before), report_.layer_after.push_back(after);
     layers_done_ = layer + 1;
-    // The second stage's moments begin at zero, in every state that is kept.
+    // The second stage's moments begin at zero, in every saved state.
     student_.parameters(layer, [&](Parameter<D>& p) { device_.zero(p.m.get(), p.n), device_.zero(p.v.get(), p.n); });
     note(fmt::format("layer {}: error {:.4g} -> {:.4g} of the output's energy", layer, before, after));
   }
 
-  // No step of the whole: a layer at a time is all of the model that the device holds.
+  // Without steps of the whole model, the device holds only one layer at a time.
   bool alone() const { return options_.steps == 0; }
   void layers_alone() {
     LayerStage<D> stage(device_, config_, tape_, team_, student_, teacher_.view(), data_, options_);
@@ -149,7 +149,7 @@ class Trainer {
     }
   }
 
-  // One step; false if the loss or its gradient is not finite, and then nothing has moved.
+  // Makes one step. Returns false, without having changed anything, if the loss or its gradient is not finite.
   bool step() {
     const LossSums sums = gradients();
     student_.backward();
@@ -187,7 +187,8 @@ class Trainer {
           team_.size(), slices, tape_.capacity());
   }
 
-  // Of a step's windows, by the weights as they are multiplied: the mean loss, whoever made its slices.
+  // Computes the gradients for a step's windows, with the weights as products use them. Returns the losses, whichever
+  // ranks made the slices.
   LossSums gradients() {
     const std::vector<Sequences> slices = passes_.slices(windows_at(step_));
     double total = 0;
@@ -204,8 +205,9 @@ class Trainer {
   int64_t end() const { return options_.steps - report_.skipped; }
   double rise_at(int64_t step) const { return schedule(step + report_.skipped, options_.steps, options_.warmup); }
 
-  // A measurement on the held windows: the best model is kept. What rates are too high for is won as they fall, so where
-  // nothing better comes for long the schedule goes on where it has half the rate, and a last time it ends.
+  // Measures the held windows and keeps the best model. A rate that is too high hides gains, which appear as it falls.
+  // So if no better model comes for long, the schedule jumps to where the rate is half of the present one. If that
+  // would be less than kLeast of the top rate, the run ends.
   void judge(int64_t at) {
     constexpr double kLeast = 0.03;
     const double kl = passes_.evaluate(data_.held);
@@ -249,7 +251,7 @@ class Trainer {
     saved_ = std::chrono::steady_clock::now();
   }
 
-  // From the state, which all ranks must find or none.
+  // Loads the state, which either all ranks must find or none.
   bool resume() {
     const bool found = !options_.state.empty() && std::filesystem::exists(options_.state);
     for (const std::vector<double>& of_rank : team_.collect(

@@ -15,8 +15,8 @@ int64_t tune_bytes(const ModelConfig& config, const TuneOptions& options, int64_
   int64_t layer = 0, outer = 0;
   for (LinearId id : linears_of(config))
     if (id.layer <= 0) (id.layer < 0 ? outer : layer) += shape_of(config, id).elements();
-  // Values, masters, gradients and two moments of the model, values of the source; the best model so far is at most its
-  // codes and scales. Without a step of the whole, a layer at a time.
+  // This counts values, masters, gradients and two moments of the model, and the values of the source. The best model
+  // so far is at most its codes and scales. Without steps of the whole model it is one layer at a time.
   const bool alone = options.steps == 0;
   const int64_t held = outer + layer * (alone ? 1 : config.L);
   const int64_t sums = options.windows * context <= options.rows ? 0 : alone ? layer : held;
@@ -145,8 +145,8 @@ TuneResult tune_on_host(const Checkpoint& model, const Checkpoint& source, const
   return Trainer<Host<float>>(host, model, source, data, options, progress, ranks).run();
 }
 
-// Of a weight and a row: two operations forward, two to its input's gradient, two to its own. Attention: two products of
-// L^2 / 2 by e forward, five with the scores again on the way back.
+// For each weight and row there are two operations forward, two for the gradient of its input and two for its own.
+// Attention has two products of L^2 / 2 by e forward, and five on the way back, with the scores again.
 double layer_operations(const ModelConfig& c, int64_t windows, int64_t context) {
   double weights = 0;
   for (LinearId id : linears_of(c))
@@ -159,7 +159,7 @@ int64_t layer_bytes(const ModelConfig& c, int64_t windows, int64_t context) {
   int64_t weights = 0;
   for (LinearId id : linears_of(c))
     if (id.layer == 0) weights += shape_of(c, id).elements();
-  // Values, latents, gradients, two moments; three streams.
+  // These are values, latents, gradients and two moments, and three streams.
   return 4 * (5 * weights + windows * context * (Block<Host<float>>::row_values(c) + 3 * int64_t{c.d}));
 }
 

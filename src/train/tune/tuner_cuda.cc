@@ -1,3 +1,4 @@
+// This file runs the trainer on a GPU.
 #include "train/cuda/gpu.h"
 #include "train/tune/layer_bench.h"
 #include "train/tune/trainer.h"

@@ -1,3 +1,4 @@
+// This file replaces tuner_cuda.cc in builds without CUDA: its functions throw Error.
 #include "train/tune/tuner.h"
 
 namespace fidelio::train {

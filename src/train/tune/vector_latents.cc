@@ -56,7 +56,8 @@ void read_corrections(const SignedVectors& m, VectorLatents& l) {
     }
 }
 
-// Puts the latents of vector v of row r: on its entry, or as far towards x (in levels) as it stays the nearest.
+// Places the latents of vector v of row r on its entry, or towards x (in levels) as far as the entry stays the
+// nearest.
 void place_vector(VectorLatents& l, int64_t r, int64_t v, const float* x) {
   const VectorSizes& s = l.sizes;
   const int64_t first = v * kVector, count = std::min<int64_t>(kVector, s.in - first);

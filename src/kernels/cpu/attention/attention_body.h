@@ -1,10 +1,13 @@
-// Attention over the paged cache, once per instruction set. See kernel_set.h for the record and the grid.
+// This file computes attention over the paged cache; it is compiled once per instruction set. kernel_set.h describes
+// the record and how the work is divided.
 //
 // One tile is up to 32 consecutive query positions of one sequence and all heads that share one kv head. A page is
-// widened to FP32 once per tile, keys first, then values; then for every few rows of the tile
+// widened to FP32 once per tile, keys first, then values. For every few rows of the tile the steps are
+//
 //     scores[r][32 positions] = q[r][i] * keys[i][32]         chain over i, lanes are positions
 //     online softmax          m' = max(m, scores), p = e^(s - m'), l = l e^(m - m') + sum p
 //     sums[r][e]              = sums e^(m - m') + p[r][t] * values[t][e]   chain over t, lanes are features
+//
 // A page that a row does not see changes nothing in it: every p is 0 and the correction e^0 is 1.
 #pragma once
 #include "kernels/cpu/attention/kv_page_body.h"
@@ -16,7 +19,7 @@ namespace {
 
 constexpr float kLowest = -3.0e38f;  // finite, so that the difference of two of them is 0 and not NaN
 
-// Rows of a tile are (position, head of the group), heads fastest.
+// The rows of a tile are (position, head of the group), heads fastest.
 struct Tile {
   const AttendArgs& a;
   int group, rows;
@@ -67,7 +70,8 @@ void scores_of(const Tile& tile, int row) {
     for (int n = 0; n < N; ++n) store(tile.scores + (row + r) * kTokens + n * W, acc[r][n] * scale);
 }
 
-// scores -> probabilities relative to the row's running maximum; positions outside [low, high] of the page are masked.
+// Turns scores into probabilities relative to the row's running maximum; positions outside [low, high] of the page
+// are masked.
 inline void soften(const Tile& tile, int row, int64_t page) {
   constexpr int N = kTokens / W;
   float* scores = tile.scores + row * kTokens;
@@ -136,7 +140,7 @@ inline void attend_page(const Tile& tile, int64_t page) {
   for (; row < tile.rows; ++row) sum_rows<1>(tile, row, count);
 }
 
-// (maximum, total, sums) of a row += those of a chunk.
+// Merges (maximum, total, sums) of a chunk into those of a row.
 inline void merge_row(const Tile& tile, int row, const float* sums, float maximum, float total) {
   const float before = tile.maximum[row], now = maximum > before ? maximum : before;
   const V factors = exp(splat(before - now)), others = exp(splat(maximum - now));
@@ -159,7 +163,7 @@ inline void write_rows(const Tile& tile) {
   }
 }
 
-// One chunk of a tile, leaving (sums, maximum, total) of every row in sums, chunk_maximum, chunk_total.
+// Computes one chunk of a tile, leaving (sums, maximum, total) of every row in sums, chunk_maximum and chunk_total.
 inline void attend_chunk(const Tile& tile, int64_t chunk) {
   const AttendArgs& a = tile.a;
   const int64_t first_seen =
@@ -172,7 +176,8 @@ inline void attend_chunk(const Tile& tile, int64_t chunk) {
   for (; page < end; ++page) attend_page(tile, page);
 }
 
-// Chunks [first, last): merged and divided into `out`, or, with `partial`, written there for merge().
+// Computes chunks [first_chunk, last_chunk). They are merged and divided into `out`, or, if `partial` is not null,
+// written there for merge().
 inline void attend(const AttendArgs& a) {
   const Tile tile(a);
   if (!a.partial) reset(tile.total_sums, tile.maximum, tile.total, tile.rows, tile.padded);

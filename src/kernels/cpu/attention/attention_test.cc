@@ -1,3 +1,5 @@
+// This file tests the CPU backend's attention against the reference, in every cache format and on every instruction
+// set.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -12,18 +14,18 @@
 namespace fidelio::cpu {
 namespace {
 
-// Sequences of random q, k, v rows run through rope_append and attend in steps.
+// A Play runs sequences of random q, k and v rows through rope_append and attend in steps.
 struct Play {
   AttentionShape shape;
   KvFormat format = KvFormat::f32;
   Isa isa = supported_isas().back();
   int threads = 2;
   std::vector<int> lengths;            // of the sequences
-  std::vector<std::vector<int>> cuts;  // per step, rows taken of each sequence; empty: all at once
-  std::vector<int> order;              // of pages
+  std::vector<std::vector<int>> cuts;  // per step, the rows taken of each sequence; empty = all at once
+  std::vector<int> order;              // of the pages
   bool norms = false;
 
-  // The attention outputs of every sequence, (length, h e) each, in turn.
+  // Returns the attention outputs of every sequence, (length, h e) each, in turn.
   std::vector<std::vector<float>> outputs() const {
     const int64_t qw = int64_t{shape.heads} * shape.head_dim, kw = int64_t{shape.kv_heads} * shape.head_dim;
     Cpu cpu({.threads = threads, .isa = isa});
@@ -80,8 +82,8 @@ struct Play {
   }
 };
 
-// Rotated (and normalised) queries and keys in double, then ref::attention; keys and values rounded as the cache keeps
-// them.
+// Returns the expected output: queries and keys are rotated (and normalised) in double, then go through
+// ref::attention. Keys and values are rounded as the cache keeps them.
 std::vector<double> expected(const Play& run, int sequence, int position, const std::function<double(double)>& kept) {
   const AttentionShape& s = run.shape;
   const int64_t e = s.head_dim;
@@ -107,10 +109,10 @@ std::vector<double> expected(const Play& run, int sequence, int position, const 
   return ref::attention(turned(position, 0, s.heads), k, v, position, s.heads, s.kv_heads, e, layer.window);
 }
 
-// Tolerance of attention in FP32. Queries and keys are standard normals (norms: times a normal weight), so |q||k| /
-// sqrt(e) is below S = 6 * 6 * sqrt(e) componentwise in the worst case; rotation, norm and the dot product round q, k
-// and the score by (e + 12) u S, which moves log p by twice that; exp is good to 4 u, the sums over n positions add n
-// u, and |v| <= 6.
+// Returns the tolerance of attention in FP32. Queries and keys are standard normals (`norms`: times a normal weight),
+// so q||k| / sqrt(e) is componentwise below S = 6 * 6 * sqrt(e) in the worst case. Rotation, norm and the dot product
+// round q, k and the score by (e + 12) u S, which moves log p by twice that; exp is good to 4 u, the sums over n
+// positions add n u, and |v| <= 6.
 double attention_tolerance(int64_t e, int64_t positions) {
   const double score = 36 * std::sqrt(static_cast<double>(e)) * static_cast<double>(e + 12) * kUnit;
   return 6 * (2 * score + static_cast<double>(positions + 16) * kUnit);
@@ -149,7 +151,8 @@ TEST_P(Attention, AgreesWithTheReferenceForEveryShape) {
   }
 }
 
-// A layer's own window and rotation: a part of each head turned, nothing turned, queries scaled and growing.
+// A layer may have its own window and rotation. Here a part of each head is rotated, or nothing, and queries are
+// scaled and grow.
 TEST_P(Attention, LayersMayDiffer) {
   for (const int pairs : {0, 3, 8})
     for (const int window : {0, 5}) {
@@ -191,9 +194,10 @@ TEST_P(Attention, LongHistoriesCrossChunks) {
   }
 }
 
-// 16-bit caches: the reference keeps keys and values rounded the same way. The rotated key may sit on a rounding
-// boundary, so that FP32 and double round apart: one unit of the format more in every key, a score error of 36 sqrt(e)
-// eps at the very worst; in the mean over positions far less, so a tenth of that bound is asked for.
+// For 16-bit caches the reference keeps keys and values rounded in the same way. The rotated key may sit on a
+// rounding boundary, so that FP32 and double round apart: one unit of the format more in every key makes a score
+// error of 36 sqrt(e) eps at the very worst. In the mean over positions it is far less, so the test asks for a tenth
+// of that bound.
 TEST_P(Attention, SixteenBitCachesRoundKeysAndValues) {
   for (const KvFormat format : {KvFormat::f16, KvFormat::bf16}) {
     Play run;
@@ -216,9 +220,9 @@ TEST_P(Attention, SixteenBitCachesRoundKeysAndValues) {
   }
 }
 
-// Integer caches: a code is within half a step of its value, a step is (max - min) / 255 of 24 normals, below 10 / 255.
-// A score moves by at most |q|_1 / sqrt(e) * step / 2 and a value by step / 2; again the worst case is not met and a
-// fifth of it is asked for.
+// For integer caches a code is within half a step of its value, and a step is (max - min) / 255 of 24 normals, below
+// 10 / 255. A score moves by at most |q|_1 / sqrt(e) * step / 2 and a value by step / 2. Again the worst case does
+// not occur, and the test asks for a fifth of it.
 TEST_P(Attention, IntegerCachesStayWithinHalfAStep) {
   std::vector<std::vector<float>> planes;
   for (const KvFormat format : {KvFormat::i8, KvFormat::i4x2}) {

@@ -1,5 +1,5 @@
-// One page of the cache: what is written when a position is appended, and a page widened to FP32 for attention. Once
-// per instruction set; the record is drawn in kernel_set.h.
+// This file handles one page of the cache: what is written when a position is appended, and how a page is widened to
+// FP32 for attention. It is compiled once per instruction set; kernel_set.h draws the record.
 #pragma once
 #include "kernels/cpu/kernel_set.h"
 #include "kernels/cpu/simd.h"
@@ -7,7 +7,8 @@
 namespace fidelio::cpu {
 namespace {
 
-inline V load_element(KvKind kind, const std::byte* part, int64_t i) {  // W elements from i of the 2 or 4 byte formats
+// Loads W elements from i on, of 1, 2 or 4 bytes each.
+inline V load_element(KvKind kind, const std::byte* part, int64_t i) {
   switch (kind) {
     case KvKind::f32:
       return load(reinterpret_cast<const float*>(part) + i);
@@ -19,13 +20,14 @@ inline V load_element(KvKind kind, const std::byte* part, int64_t i) {  // W ele
       return to_float(load_bytes(part + i));
   }
 }
-// Codes of W consecutive bytes' low (shift 0) or high (shift 4) nibbles of both planes: 16 high + low.
+// Returns the codes of W consecutive bytes' low (shift 0) or high (shift 4) nibbles of both planes: 16 high + low.
 inline V load_nibbles(const std::byte* high, const std::byte* low, int64_t i, int shift) {
   const U h = (load_bytes(high + i) >> shift) & 15, l = (load_bytes(low + i) >> shift) & 15;
   return to_float(h * 16 + l);
 }
 
-inline void widen_keys(const KvRecord& record, const std::byte* page, float* keys) {  // keys (e, 32)
+// Widens the keys of a page to (e, 32).
+inline void widen_keys(const KvRecord& record, const std::byte* page, float* keys) {
   const float* scale = reinterpret_cast<const float*>(page + 2 * record.part_bytes());
   const std::byte* low = page + record.e * 16;
   for (int64_t i = 0; i < record.e; ++i)
@@ -40,7 +42,7 @@ inline void widen_keys(const KvRecord& record, const std::byte* page, float* key
     }
 }
 
-// values (32, padded e) of the first `count` positions; the padding stays as it is (zero).
+// Widens the values of the first `count` positions to (32, padded e); the padding stays zero.
 inline void widen_values(const KvRecord& record, const std::byte* page, int count, float* values) {
   const int64_t e = record.e, half = e / 2, padded = padded_head(e);
   const std::byte* part = page + record.part_bytes();
@@ -55,7 +57,8 @@ inline void widen_values(const KvRecord& record, const std::byte* page, int coun
         out[i + half] = static_cast<float>((h >> 4) * 16 + (l >> 4));
       }
     } else {
-      // The last vector of a row may read into the next row, and of the last row into the scales: it is cut below.
+      // The last vector of a row may read into the next row, and that of the last row into the scales; it is cut
+      // below.
       int64_t i = 0;
       for (; i + W <= e; i += W) store(out + i, load_element(record.kind, part, t * e + i));
       if (i < e) {
@@ -82,8 +85,8 @@ inline void write_element(KvKind kind, std::byte* part, int64_t i, float x) {
   }
 }
 
-// Asymmetric 8-bit codes of one head of one token: x ~ zero + scale * code, zero the minimum. Returns them through
-// `code`.
+// A Quantised maps the values of one head of one token to asymmetric 8-bit codes: x ~ zero + scale * code, where zero
+// is the minimum. code() returns the code of a value.
 struct Quantised {
   float scale, zero, inverse;
   Quantised(const float* x, int64_t e) {
@@ -103,6 +106,7 @@ inline void set_nibble(std::byte& b, bool high, int code) {
            : (b & std::byte{0xf0}) | static_cast<std::byte>(code);
 }
 
+// Writes the key and the value (e each) of position t into a page.
 inline void append(const KvRecord& record, std::byte* page, int t, const float* key, const float* value) {
   const int64_t e = record.e, half = e / 2;
   std::byte* values = page + record.part_bytes();

@@ -18,9 +18,10 @@ float log_probability(const Choice& choice) {
 namespace cpu {
 namespace {
 
-constexpr float kNear = 16, kNearest = 4;  // halvings: near at most, and at least
-constexpr int64_t kMostNear = 8192;        // tokens
-constexpr float kFlat = 24;                // halvings: rows with all tokens within it have too many near ones
+// Tokens at most so many halvings below the best are near; kNearest is the smallest such limit.
+constexpr float kNear = 16, kNearest = 4;
+constexpr int64_t kMostNear = 8192;  // tokens
+constexpr float kFlat = 24;          // halvings: a row with all tokens within this distance has too many near ones
 
 struct Token {
   uint64_t rank, weight;
@@ -31,12 +32,13 @@ uint64_t weight_of(std::span<const Token> tokens) {
                          [](uint64_t sum, const Token& t) { return sum + t.weight; });
 }
 
-// A prefix of the order: what it weighs, and the rank of its last token.
+// A Prefix is a prefix of the order: its weight, and the rank of its last token.
 struct Prefix {
   uint64_t weight, last;
 };
 
-// The shortest prefix of these tokens that, with the weight of those before them, has the weight wanted; they have it.
+// Returns the shortest prefix of these tokens that, with the weight of those before them, reaches the weight wanted.
+// All of them together must reach it.
 Prefix shortest(std::span<Token> tokens, uint64_t before, uint64_t wanted) {
   constexpr size_t kFew = 16;
   while (tokens.size() > kFew) {
@@ -75,16 +77,16 @@ struct Chooser::Scratch {
   std::vector<int32_t> near_ids, found;
   std::vector<Token> tokens;
 
-  // The row under work, after changes, and its rule.
+  // These describe the row under work, after its changes, and its rule.
   std::span<const float> row;
   Distances distances{};
   float lowest = 0;
   uint64_t total = 0;
 
-  // The tokens that are ranked: all of the row, or those near the best.
+  // These are the tokens that are ranked: all of the row, or those near the best.
   std::span<const float> ranked;
-  const int32_t* ids = nullptr;  // null: their places are their ids
-  float reach = 0;               // halvings: they are all tokens at most so far below the best
+  const int32_t* ids = nullptr;  // null if their places are their ids
+  float reach = 0;               // halvings: the ranked tokens are all those at most so far below the best
 
   bool begin(std::span<const float> logits, const ChoiceRule& rule);
   bool rank_near();
@@ -101,7 +103,7 @@ Chooser::Chooser(Isa isa) : scratch_(new Scratch(kernels_of(isa))) {}
 Chooser::~Chooser() = default;
 Chooser::Chooser(Chooser&&) noexcept = default;
 
-// False where there is no best.
+// Prepares a row; returns false if it has no best token.
 bool Chooser::Scratch::begin(std::span<const float> logits, const ChoiceRule& rule) {
   row = logits;
   if (!rule.changes.empty()) {
@@ -118,7 +120,7 @@ bool Chooser::Scratch::begin(std::span<const float> logits, const ChoiceRule& ru
   return range.orderable && range.top > -INFINITY;
 }
 
-// Sums all weights and ranks the tokens near the best; false if those are too many.
+// Sums all weights and ranks the tokens near the best; returns false if those are too many.
 bool Chooser::Scratch::rank_near() {
   if (choice::distance(distances.top, lowest, distances.scale) < kFlat && static_cast<int64_t>(row.size()) > kMostNear)
     return false;
@@ -146,9 +148,9 @@ void Chooser::Scratch::rank_all() {
   total = std::accumulate(bins.weight, bins.weight + kChoiceBins, uint64_t{0});
 }
 
-// Bins as fine as the tokens' distances allow.
+// Fills bins that are as fine as the tokens' distances allow.
 void Chooser::Scratch::fill_bins(float farthest) {
-  constexpr float kLeast = 1e-6f;  // halvings: tokens that lie closer together than that are as good as equal
+  constexpr float kLeast = 1e-6f;  // halvings: tokens that lie closer together are as good as equal
   bins = {};
   bins.per_halving = static_cast<float>(kChoiceBins) / std::max(farthest, kLeast);
   kernels.fill(ranked.data(), static_cast<int64_t>(ranked.size()), distances, &bins);
@@ -168,7 +170,7 @@ std::span<Token> Chooser::Scratch::tokens_of_bin(int32_t bin) {
   return tokens;
 }
 
-// The shortest prefix that weighs so much; none if the ranked tokens do not.
+// Returns the shortest prefix that has this weight, or nothing if the ranked tokens do not reach it.
 std::optional<Prefix> Chooser::Scratch::of_weight(uint64_t wanted) {
   uint64_t before = 0;
   for (int32_t bin = 0; bin < kChoiceBins; ++bin) {
@@ -178,6 +180,7 @@ std::optional<Prefix> Chooser::Scratch::of_weight(uint64_t wanted) {
   return std::nullopt;
 }
 
+// Returns the prefix of `count` tokens, or nothing if there are fewer ranked tokens.
 std::optional<Prefix> Chooser::Scratch::of_count(int64_t count) {
   uint64_t weight = 0;
   for (int32_t bin = 0; bin < kChoiceBins; ++bin) {
@@ -193,7 +196,7 @@ std::optional<Prefix> Chooser::Scratch::of_count(int64_t count) {
   return std::nullopt;
 }
 
-// What top-k and top-p leave; none if that cannot be told from the ranked tokens.
+// Returns what top-k and top-p leave, or nothing if the ranked tokens do not tell.
 std::optional<Prefix> Chooser::Scratch::kept_by(const ChoiceRule& rule) {
   Prefix kept{total, 0};
   const auto keep = [&](const std::optional<Prefix>& prefix) {

@@ -1,3 +1,4 @@
+// This file compiles choose_body.h for AVX2.
 #include "kernels/cpu/choice/choose_body.h"
 
 namespace fidelio::cpu {

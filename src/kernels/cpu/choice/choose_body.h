@@ -1,4 +1,4 @@
-// The vector loops of choosing a token: once per instruction set.
+// This file has the vector loops that choose a token; it is compiled once per instruction set.
 #pragma once
 #include <algorithm>
 
@@ -9,7 +9,7 @@
 namespace fidelio::cpu {
 namespace {
 
-// Two vectors of 64-bit integers hold the even and the odd lanes of one of 32-bit ones.
+// Two vectors of 64-bit integers hold the even and the odd lanes of one of 32-bit integers.
 typedef uint64_t L __attribute__((vector_size(4 * W)));
 struct Wide {
   L even, odd;
@@ -19,7 +19,7 @@ inline Wide widen_lanes(U x) { return {(L)x & 0xffffffffu, (L)x >> 32}; }
 inline V distances(Distances d, V x) { return (d.top - x) * d.scale; }
 inline V bounded(V t) { return t < splat(choice::kFarthest) ? t : splat(choice::kFarthest); }
 
-// choice::weight_at, lane by lane.
+// This is choice::weight_at(), lane by lane.
 inline Wide weights_at(V t) {
   const V near = bounded(t);
   const I halvings = __builtin_convertvector(near, I);
@@ -29,14 +29,14 @@ inline Wide weights_at(V t) {
   return {(mantissa.even << kUp) >> shift.even, (mantissa.odd << kUp) >> shift.odd};
 }
 
-// The bin of a distance; monotone.
+// Returns the bins of distances; a larger distance never has a smaller bin.
 inline I bins_of(V t, float per_halving) {
   const V place = bounded(t) * per_halving;
   const V last = splat(static_cast<float>(kChoiceBins - 1));
   return __builtin_convertvector(place < last ? place : last, I);
 }
 
-// Lanes from i on; those past the end are -infinity.
+// Loads lanes from i on; those past the end are -infinity.
 inline V load_row(const float* x, int64_t i, int64_t n) {
   if (i + W <= n) return load(x + i);
   float lanes[W];
@@ -44,7 +44,7 @@ inline V load_row(const float* x, int64_t i, int64_t n) {
   return load(lanes);
 }
 
-inline uint32_t bits_of(I mask) {  // a bit a lane
+inline uint32_t bits_of(I mask) {  // one bit per lane
 #if defined(__AVX512F__)
   return _mm512_movepi32_mask((__m512i)mask);
 #elif defined(__AVX2__)
@@ -56,7 +56,8 @@ inline uint32_t bits_of(I mask) {  // a bit a lane
 #endif
 }
 
-// Writes first + j for each bit j to `to`, in order, and perhaps more behind them: W at most in all.
+// Writes first + j for each set bit j to `to`, in order, and perhaps more behind them, W at most in all. Returns
+// their number.
 inline int64_t put_places(uint32_t bits, int64_t first, int32_t* to) {
 #if defined(__AVX512F__)
   const __m512i lanes = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
@@ -180,9 +181,9 @@ inline I ids_from(const int32_t* ids, int64_t i, int64_t n) {
   return of;
 }
 
-// Most tokens are passed by on a bound: e_i >= v / ln 2 and 2^t >= 2^(whole halvings), so that a token whose coarse bits
-// alone arrive later than the best so far cannot win, and the logarithm is only for those few that may. 1.44 < 1 / ln 2
-// by more than all rounding.
+// Returns the id that wins the race. Most tokens are passed over by a bound: e_i >= v / ln 2 and 2^t >= 2^(whole
+// halvings), so a token that by its coarse bits alone arrives later than the best so far cannot win, and the
+// logarithm is only needed for those few that may. 1.44 is below 1 / ln 2 by more than all rounding.
 inline int32_t race(const float* x, const int32_t* ids, int64_t n, Distances d, const Starters& starters,
                     uint64_t random) {
   uint64_t first = ~uint64_t{0};

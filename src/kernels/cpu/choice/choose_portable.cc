@@ -1,3 +1,4 @@
+// This file compiles choose_body.h for any machine.
 #include "kernels/cpu/choice/choose_body.h"
 
 namespace fidelio::cpu {

@@ -12,7 +12,8 @@
 namespace fidelio::cpu {
 namespace {
 
-// A row as models make them: a few good tokens, a normal rest, ties, tokens that may not be said, both zeros.
+// Returns a row like those of models: a few good tokens, normally distributed others, ties, tokens that may not be
+// chosen, both zeros.
 std::vector<float> random_row(Rng& rng, int64_t n) {
   std::vector<float> x(static_cast<size_t>(n));
   const double spread = std::exp(rng.uniform() * 6 - 3);
@@ -54,7 +55,7 @@ struct RandomRule {
   }
 };
 
-// The definition: all tokens sorted, one filter after the other.
+// A Twin is the definition: all tokens are sorted, and one filter follows the other.
 struct Twin {
   std::vector<float> row;
   std::vector<int32_t> order;
@@ -132,9 +133,9 @@ TEST(Choose, EqualsTheDefinitionOnEveryInstructionSet) {
   }
 }
 
-// The bound of choice_arithmetic.h. t itself is exact here; the polynomial's error is 2.1e-9, each of the last two of
-// its operations rounds by 2^-25 of a value that is at least 1/2, those before by less together; then one unit of the
-// mantissa and one of the weight are cut off.
+// This is the bound of choice_arithmetic.h. Here t itself is exact. The polynomial's error is 2.1e-9, each of the
+// last two of its operations rounds by 2^-25 of a value that is at least 1/2, and those before round by less
+// together; then one unit of the mantissa and one of the weight are cut off.
 TEST(Choose, WeightsArePowersOfTwo) {
   for (int i = 0; i < 1 << 20; ++i) {
     const float t = static_cast<float>(i) * 0x1p-15f;  // up to 32
@@ -145,7 +146,8 @@ TEST(Choose, WeightsArePowersOfTwo) {
   EXPECT_EQ(choice::weight_at(INFINITY), 0u);
 }
 
-// The bound of choice_race.h: an exponential number made of 55 bits, against double from the same bits.
+// This is the bound of choice_race.h: an exponential number made of 55 bits is compared with a double from the same
+// bits.
 TEST(Race, ExponentialNumbersAreLogarithms) {
   Rng rng(5);
   for (int i = 0; i < 1 << 20; ++i) {
@@ -159,8 +161,8 @@ TEST(Race, ExponentialNumbersAreLogarithms) {
   }
 }
 
-// Chi-square of a choice among few tokens: 20 degrees of freedom leave 56.3 with probability .999972. Neighbouring
-// positions of one seed, as a text has them.
+// A choice among few tokens has the right chi-square: 20 degrees of freedom leave 56.3 with probability .999972. The
+// positions of one seed are neighbours, as in a text.
 TEST(Race, ChoosesByWeight) {
   Rng rng(6);
   Chooser chooser;
@@ -183,7 +185,7 @@ TEST(Race, ChoosesByWeight) {
   EXPECT_LT(chi, 56.3);
 }
 
-// A draft and its verifier with the same random numbers agree at least as often as theory says: EAR / (2 - EAR). The
+// A draft and its verifier with the same random numbers agree at least as often as theory says, EAR / (2 - EAR). The
 // mean of 200 pairs of rows, of 500 numbers each, has a standard error below sqrt(1 / 4 / 100000) = .0016.
 TEST(Race, SharedNumbersChooseTheSameToken) {
   Rng rng(8);
@@ -212,8 +214,8 @@ TEST(Race, SharedNumbersChooseTheSameToken) {
   EXPECT_LT(bound, 0.9);
 }
 
-// log p in FP32 against double: t = (top - x) log2(e) has three roundings of 2^-24 relative, so a weight is wrong by
-// t 3 ln(2) 2^-24 + 2^-22, of which the sum takes the mean; the result is rounded once more.
+// This test compares log p in FP32 with double. t = (top - x) log2(e) has three roundings of 2^-24 relative, so a
+// weight is wrong by t 3 ln(2) 2^-24 + 2^-22, of which the sum takes the mean; the result is rounded once more.
 TEST(Choose, LogProbabilityIsTheModels) {
   Rng rng(3);
   Chooser chooser;

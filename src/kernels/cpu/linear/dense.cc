@@ -16,7 +16,8 @@ template <typename T>
 Buffer interleave(const LinearWeight& weight) {
   const T* w = std::get<Dense>(weight.main).w.as<T>().data();
   constexpr int kElement = sizeof(T);
-  constexpr int kPair = std::is_same_v<T, bf16> ? 2 : 1;  // columns lying side by side in one output's slot
+  // Columns of BF16 come in pairs, side by side in each output's slot.
+  constexpr int kPair = std::is_same_v<T, bf16> ? 2 : 1;
   const int64_t stride = dense_block_stride(weight.spec.kind, weight.in), blocks = (weight.out + kBlock - 1) / kBlock;
   Buffer packed(static_cast<size_t>(blocks * stride));
   for (int64_t o = 0; o < weight.out; ++o) {
@@ -42,7 +43,7 @@ void gather_row(const Linear& w, int64_t row, float* values) {
   }
 }
 
-// FP8: row scales of whole blocks, then the codes, a byte each.
+// An FP8 weight is packed as the row scales of whole blocks, followed by the codes, a byte each.
 int64_t scale_bytes(int64_t out) { return (out + kBlock - 1) / kBlock * kBlock * 4; }
 
 Buffer interleave_e4m3(const LinearWeight& weight) {
@@ -89,9 +90,9 @@ constexpr const char* kNames[3][5] = {
     {"f32 x f32 avx2", "f16 x f32 avx2", "bf16 x f32 avx2", "fp8 x f32 avx2", "bf16 x bf16 avx2"},
     {"f32 x f32 avx512", "f16 x f32 avx512", "bf16 x f32 avx512", "fp8 x f32 avx512", "bf16 x bf16 avx512"}};
 
-// The rows of one instruction set. BF16 weights have two in the modes that serve, FP32 activations and (AVX-512) BF16
-// ones; the backend picks one by bf16_dot_is_faster, for every M alike. FP8, FP16 and FP32 weights see FP32 activations
-// always.
+// Returns the five table rows of one instruction set and activation mode. BF16 weights have two rows in the modes
+// that serve, one for FP32 activations and (with AVX-512) one for BF16 activations; the backend picks one of them by
+// bf16_dot_is_faster(), the same for every M. FP8, FP16 and FP32 weights always meet FP32 activations.
 template <Isa isa, Activations mode>
 std::array<LinearKernel, 5> rows_of_mode() {
   const auto row = [](const char* name, Kind kind, Form form, auto pack, auto multiply, auto decode) {
@@ -108,7 +109,7 @@ std::array<LinearKernel, 5> rows_of_mode() {
 
 template <Isa isa>
 std::span<const LinearKernel> table() {
-  // Without the last row of each mode where there is no BF16 dot product, and never in f32 mode.
+  // The last row of each mode is left out if the instruction set has no BF16 dot product, and always in f32 mode.
   static const std::vector<LinearKernel> rows = [] {
     std::vector<LinearKernel> all;
     const auto take = [&](const auto& five, bool dot) {
@@ -172,7 +173,8 @@ bool bf16_dot_is_faster(Isa isa) {
     return std::chrono::steady_clock::now() - start;
   };
   auto wide = std::chrono::steady_clock::duration::max(), dot = wide;
-  for (int round = 0; round < 12; ++round) {  // the best of interleaved rounds: robust to whatever else runs
+  // The fastest of interleaved rounds is robust to other load on the machine.
+  for (int round = 0; round < 12; ++round) {
     wide = std::min(wide, once(set.bf16_f32, 4));
     dot = std::min(dot, once(set.bf16_bf16, 2));
   }

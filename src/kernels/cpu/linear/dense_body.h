@@ -1,12 +1,17 @@
-// y = x w^T for dense weights, once per instruction set. A tile is R rows of x by NB blocks of 16 outputs, all of K:
+// This file computes y = x w^T for dense weights; it is compiled once per instruction set. A tile is R rows of x by
+// NB blocks of 16 outputs, over all of K:
 //
 //            k ->                   acc[r][b] += x[r][k] * w[b][k][0..15]
-//     w b0  |################|      Every accumulator is its own chain over k, so M and the tile change nothing in a
-//     w b1  |################|      result. Four blocks are four streams: enough for one core to saturate its share of
-//     x r0  |................|      memory at M = 1; at M = 512 a group of four blocks (16 K bytes of BF16 a column)
-//     x r1  |................|      stays in L2 while the rows of x pass by, read once per group with 1/10 of the
-//                                   traffic of w.
-// Not blocked over K: partial sums in y would save nothing until 64 columns of w outgrow L2.
+//     w b0  |################|
+//     w b1  |################|
+//     x r0  |................|
+//     x r1  |................|
+//
+// Every accumulator is its own chain over k, so M and the shape of the tile change nothing in a result. Four blocks
+// are four streams, enough for one core to saturate its share of memory bandwidth at M = 1. At M = 512 a group of
+// four blocks (16 K bytes of BF16 a column) stays in L2 while the rows of x pass by; x is read once per group, with
+// 1/10 of the traffic of w. The loop is not blocked over K: storing partial sums in y would save nothing until 64
+// columns of w outgrow L2.
 #pragma once
 #include "kernels/cpu/kernel_set.h"
 #include "kernels/cpu/simd.h"
@@ -17,11 +22,13 @@ namespace {
 constexpr int kUnits = kBlock / W;  // vectors per block
 constexpr int kGroup = 4;           // blocks taken together
 constexpr int kAhead = 4096;        // bytes prefetched ahead in every stream
-// Registers: 32 vectors with AVX-512, 16 before. Largest R, and blocks per tile for R rows.
+// These are the largest R, and the blocks per tile for R rows. They fit the registers: AVX-512 has 32 vectors, other
+// instruction sets 16.
 constexpr int kTileRows = W == 4 ? 3 : 6;
 constexpr int tile_blocks(int rows) { return W == 16 ? 4 : W == 8 ? (rows == 1 ? 4 : rows <= 3 ? 2 : 1) : 1; }
 
-// A weight type: kStep columns lie in one piece of kBytes; load() is column k of them for the outputs of one vector.
+// Each of these structs describes a weight type: kStep columns lie together in one piece of kBytes, and load()
+// returns column k of them for the outputs of one vector.
 struct WeightF32 {
   static constexpr int kStep = 1, kBytes = 64;
   static V load(const std::byte* p, int unit, int) { return cpu::load(reinterpret_cast<const float*>(p) + unit * W); }
@@ -35,11 +42,11 @@ struct WeightBf16 {
   static V load(const std::byte* p, int unit, int k) {
     const U pair = load_words(p + unit * W * 4);
 #if defined(__AVX2__)
-    // Two shifts in place of a mask, which would take the last of 16 registers from a tile of 6 rows: the sum that then
-    // lives in memory makes every step wait for what the one before has stored.
+    // Two shifts replace a mask, which would take the last of 16 registers from a tile of 6 rows: a sum would then
+    // live in memory, and every step would wait for the previous step's store.
     if (k == 1) {
       U high = pair >> 16;
-      asm("" : "+v"(high));  // or g++ makes a mask of them
+      asm("" : "+v"(high));  // keeps g++ from turning the shifts back into a mask
       return (V)(high << 16);
     }
 #endif
@@ -47,7 +54,8 @@ struct WeightBf16 {
   }
 };
 
-// An E4M3 is an FP32 whose exponent field is 120 too small once its bits are in place, subnormals included.
+// An E4M3 value placed at the top of an FP32's fields has an exponent that is 120 too small; one multiplication
+// corrects that, also for subnormals.
 struct WeightE4m3 {
   static constexpr int kStep = 1, kBytes = 16;
   static V load(const std::byte* p, int unit, int) {
@@ -60,7 +68,7 @@ struct WeightE4m3 {
 template <typename Weight>
 struct Fma {
   static constexpr int kStep = Weight::kStep, kBytes = Weight::kBytes, kInput = 4 * kStep;
-  // One step of k: the first `count` of kStep columns.
+  // Adds one step of k: the first `count` of its kStep columns.
   template <int R, int NB>
   [[gnu::always_inline]] static void step(V (&acc)[R][NB * kUnits], const std::byte* const (&w)[NB], const std::byte* x,
                                           int64_t x_stride, int count) {
@@ -77,7 +85,7 @@ struct Fma {
 };
 
 #if defined(__AVX512BF16__)
-struct DotBf16 {  // x is BF16 too, padded to even: acc += w[k] x[k] + w[k+1] x[k+1]
+struct DotBf16 {  // x is BF16 too, padded to an even length: acc += w[k] x[k] + w[k+1] x[k+1]
   static constexpr int kStep = 2, kBytes = 64, kInput = 4;
   template <int R, int NB>
   [[gnu::always_inline]] static void step(V (&acc)[R][NB * kUnits], const std::byte* const (&w)[NB], const std::byte* x,
@@ -137,7 +145,7 @@ void tile(const DenseArgs& a, int64_t row, int64_t block) {
     for (int b = 0; b < NB; ++b) write_block(a, row + r, block + b, &acc[r][b * kUnits]);
 }
 
-// Blocks [first, last) (at most kGroup) for R rows.
+// Computes blocks [first, last), at most kGroup of them, for R rows.
 template <typename Form, int R>
 void tile_rows(const DenseArgs& a, int64_t row, int64_t first, int64_t last) {
   constexpr int NB = tile_blocks(R);

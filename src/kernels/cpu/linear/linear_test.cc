@@ -1,3 +1,4 @@
+// This file tests the dense linears of the CPU backend, FP8 weights and coarse activations against the reference.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -8,7 +9,7 @@
 namespace fidelio::cpu {
 namespace {
 
-// y (M, out) of one linear through a Cpu.
+// Returns y (M, out) of one linear computed by a Cpu.
 std::vector<float> run_linear(Cpu& cpu, const LinearWeight& weight, std::span<const float> x, int64_t rows,
                               Activations mode, const std::vector<float>* add = nullptr) {
   cpu.reserve(rows, weight.in, 64);
@@ -43,11 +44,11 @@ std::vector<Case> cases() {
   return all;
 }
 
-// Tolerance. A sum of K products in FP32 in any order, each product rounded at most once, errs by at most
-// gamma_K sum |x||w| with gamma_K = K u / (1 - K u) (Higham, Accuracy and Stability, 3.1); bias and addition are two
-// more roundings. Where x is first rounded to BF16 every product moves by a relative 2^-8 (the unit roundoff of 8
-// bits); vdpbf16ps rounds a pair's products and sum like FP32 operations, twice at most, and flushes values below
-// 2^-126 (not met here).
+// Returns the tolerance of a dense product. A sum of K products in FP32 in any order, each product rounded at most
+// once, errs by at most gamma_K sum |x||w| with gamma_K = K u / (1 - K u) (Higham, Accuracy and Stability, 3.1); bias
+// and addition are two more roundings. If x is first rounded to BF16, every product moves by a relative 2^-8 (the
+// unit roundoff of 8 bits); vdpbf16ps rounds a pair's products and sum like FP32 operations, twice at most, and
+// flushes values below 2^-126, which do not occur here.
 double tolerance(const LinearKernel& kernel, int64_t K, double magnitude) {
   const double n = static_cast<double>(2 * K + 2), input = kernel.form == Form::bf16 ? 0x1p-8 : 0;
   return (n * kUnit / (1 - n * kUnit) * (1 + input) + input) * magnitude;
@@ -126,13 +127,13 @@ INSTANTIATE_TEST_SUITE_P(All, DenseLinear, testing::ValuesIn(cases()), [](const 
   return std::string(name_of(info.param.isa)) + "_" + dtype + "_" + std::string(name_of(info.param.mode));
 });
 
-// Both forms of BF16 weights exist in the table whichever the machine prefers; both must be right and row-invariant.
+// The table has both forms of BF16 weights, whichever the machine prefers; both must be right and row-invariant.
 TEST(DenseKernels, EveryRowOfTheTableIsRowInvariant) {
   constexpr int64_t kOut = 97, kIn = 57, kRows = 13;
   const std::vector<float> x = normals(kRows * kIn, 1);
   for (Isa isa : supported_isas())
     for (const LinearKernel& kernel : dense_kernels(isa)) {
-      if (kernel.kind == Kind::fp8) continue;  // has a test of its own below
+      if (kernel.kind == Kind::fp8) continue;  // FP8 has a test of its own below
       const DType dtype = kernel.kind == Kind::f32 ? DType::f32 : kernel.kind == Kind::f16 ? DType::f16 : DType::bf16;
       const LinearWeight weight = random_weight(dtype, kOut, kIn, false, 2);
       Linear packed;
@@ -150,7 +151,7 @@ TEST(DenseKernels, EveryRowOfTheTableIsRowInvariant) {
         const std::vector<float> alone = product(x.data() + m * kIn, 1);
         for (int64_t o = 0; o < kOut; ++o) {
           ASSERT_EQ(alone[static_cast<size_t>(o)], all[static_cast<size_t>(m * kOut + o)]) << kernel.name;
-          // |x||w| of two standard normals is below 5 * 5: a coarse form of tolerance() above.
+          // For two standard normals |x||w| is below 5 * 5, a coarse form of tolerance() above.
           ASSERT_NEAR(alone[static_cast<size_t>(o)], want[static_cast<size_t>(m * kOut + o)],
                       tolerance(kernel, kIn, 25.0 * kIn))
               << kernel.name;
@@ -185,7 +186,7 @@ TEST(Linear, PackedBytesAreTheWeightsOwn) {
   }
 }
 
-// Groups of 16 integers have no kernel: their meaning, decode(), is then served as dense FP32.
+// Groups of 16 integers have no kernel, so the weight's meaning, decode(), is served as dense FP32.
 TEST(Linear, AFormatWithoutAKernelIsDecodedToDense) {
   Cpu cpu({.threads = 2});
   LinearWeight w = allocate_weight(parse_format("int4g16"), 24, 32);
@@ -202,8 +203,9 @@ TEST(Linear, AFormatWithoutAKernelIsDecodedToDense) {
   EXPECT_THAT(cpu.kernel_name(cpu.pack(w), Activations::a16), testing::StartsWith("f32"));
 }
 
-// Every E4M3 code, NaN included, in every lane; ragged blocks; with and without a bias. Products and sums in FP32 like
-// tolerance() above, then one rounding of the row scale; batches, threads and modes change nothing.
+// This test covers every E4M3 code, NaN included, in every lane, ragged blocks, with and without a bias. Products and
+// sums are in FP32 like those of tolerance() above, followed by one rounding of the row scale; batches, threads and
+// modes change nothing.
 TEST(Linear, Fp8ConformsOnEveryIsaAndIsRowInvariant) {
   constexpr int64_t kOut = 37, kIn = 256, kRows = 9;
   for (const bool bias : {false, true}) {
@@ -245,7 +247,7 @@ TEST(Linear, Fp8ConformsOnEveryIsaAndIsRowInvariant) {
           }
           double want = bias ? double{w.bias.as<float>()[o]} : 0, magnitude = std::abs(want);
           for (int64_t k = 0; k < kIn; ++k) {
-            const double term = double{x[m * kIn + k]} * decoded[o * kIn + k];  // decoded: one rounding itself
+            const double term = double{x[m * kIn + k]} * decoded[o * kIn + k];  // decoded is itself rounded once
             want += term, magnitude += std::abs(term);
           }
           EXPECT_NEAR(got, want, (2 * kIn + 4) * kUnit * 1.001 * magnitude) << name_of(isa) << " " << m << " " << o;
@@ -256,10 +258,11 @@ TEST(Linear, Fp8ConformsOnEveryIsaAndIsRowInvariant) {
   }
 }
 
-// A6 and A4 round every group of a row to 31 or 7 steps either way, AW to as many as the weight's codes allow: one
-// input, three weights of different width, each product against the reference's. The integers must be the reference's
-// own (no value lies within FP32's rounding of the middle of two steps in these), so only FP32's arithmetic is left:
-// per group a product, a scale and a sum, and the scale of the activations, which is rounded once.
+// A6 and A4 round every group of a row to 31 or 7 steps in either direction, AW to as many as the weight's codes
+// allow. One input meets three weights of different width, and each product is compared with the reference's. The
+// integers must be the reference's own, since no value here lies within FP32's rounding of the middle of two steps;
+// so only FP32's arithmetic remains: per group a product, a scale and a sum, and the scale of the activations, which
+// is rounded once.
 TEST(CoarseActivations, AreTheReferencesRoundedOnesInEveryMode) {
   constexpr int64_t kIn = 344, kRows = 5;
   const std::vector<float> x = normals(kRows * kIn, 21);
@@ -310,8 +313,8 @@ TEST(CoarseActivations, AreTheReferencesRoundedOnesInEveryMode) {
     }
 }
 
-// Columns in another order, of which the last 64 come twice: others are clipped and have 4 bits, those have 8, in products
-// of all codes alike. Tolerance as above.
+// The columns come in another order, and the last 64 of them come twice: these have 8 bits, the others are clipped
+// and have 4, in products that treat all codes alike. The tolerance is as above.
 TEST(CoarseActivations, OfGatheredColumnsLeaveTheKeptOnes8Bits) {
   constexpr int64_t kIn = 256, kKept = 64, kAll = kIn + kKept, kOthers = kIn - kKept, kRows = 5, kOut = 40;
   const std::vector<float> x = normals(kRows * kIn, 23);

@@ -1,4 +1,5 @@
-// The low-bit rows of the kernel table, packing, and the bridge from linear.h to the plain structs of lowbit.h.
+// This file holds the low-bit rows of the kernel table, their packing, and the bridge from linear.h to the plain
+// structs of lowbit.h.
 #include "kernels/cpu/linear/lowbit.h"
 
 #include <algorithm>
@@ -18,9 +19,11 @@ using lowbit::kBlock;
 using lowbit::kSpan;
 using lowbit::Layout;
 
-constexpr int view_table(int bits) { return 64 + (1 << bits); }  // where the entries of a grid's view begin
-constexpr int kLayout = 100;                                     // every row of this file reads the one packing
-// Of weights with a split plane, what is put together again at once, at most (a grid's tables are before it).
+// Returns the offset at which the entries of a grid's view begin.
+constexpr int view_table(int bits) { return 64 + (1 << bits); }
+constexpr int kLayout = 100;  // every row of this file reads the same packing
+// At most so many blocks and bytes of a weight with a split plane are reassembled at once; a grid's tables precede
+// them.
 constexpr int64_t kMergedBlocks = 2, kMergedBytes = int64_t{1} << 20;
 
 int64_t round_up(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }
@@ -43,14 +46,14 @@ Layout layout_of(const FormatSpec& spec, int64_t out, int64_t in) {
   l.out = out, l.in = in;
   l.blocks = (out + kBlock - 1) / kBlock;
   l.spans = (in + kSpan - 1) / kSpan;
-  l.groups = fp4 ? 2 * l.spans : spec.groups(in);  // the last span has two halves, whatever the row's end
+  l.groups = fp4 ? 2 * l.spans : spec.groups(in);  // the last span has two halves, wherever the row ends
   l.group_spans = spec.group == 0 ? l.spans : fp4 ? 1 : spec.group / kSpan;
   l.activation_group_spans = activation_group(spec) / kSpan;
   l.activation_groups = (l.spans + l.activation_group_spans - 1) / l.activation_group_spans;
   l.front = spec.kind == Kind::grid ? 128 : fp4 ? 64 : 0;
   l.scale_offset = l.scale == lowbit::Scale::f16 ? 0 : kBlock * 4;
   l.zero_offset = l.scale_offset + l.groups * kBlock * (l.scale == lowbit::Scale::f16 ? 2 : 1);
-  const int64_t zero_bytes = !l.has_zero ? 0 : fp4 ? kBlock : 2 * spec.bits;  // of a group
+  const int64_t zero_bytes = !l.has_zero ? 0 : fp4 ? kBlock : 2 * spec.bits;  // bytes of a group
   int64_t at = round_up(l.zero_offset + l.groups * zero_bytes, 64);
   const auto widths = plane_widths(spec.bits);
   for (size_t i = 0; i < widths.size(); ++i) {
@@ -61,7 +64,7 @@ Layout layout_of(const FormatSpec& spec, int64_t out, int64_t in) {
   return l;
 }
 
-// The same packed bytes read as their high `bits` bits, where planes end.
+// Returns the layout of the same packed bytes read as their `bits` high bits; a plane ends there.
 Layout as_view(Layout l, int bits, const lowbit::PlaneList& planes) {
   for (size_t i = 0; i < plane_widths(bits).size(); ++i) l.plane_offset[i] = planes.offset[i];
   if (lowbit::is_grid(l.coding)) {
@@ -74,18 +77,19 @@ Layout as_view(Layout l, int bits, const lowbit::PlaneList& planes) {
   return l;
 }
 
-// Byte of a span of a plane of this width where row r, column c (0..31) of a block lies, and its bit.
+// A Place is the byte, within a span of a plane, that holds row r, column c (0..31) of a block, and the bit where the
+// field begins.
 struct Place {
   int64_t byte;
   int shift;
 };
 Place place_of(int width, int r, int c) {
-  const int quads = 8 / width, quad = c / 4;  // quads a vector holds
+  const int quads = 8 / width, quad = c / 4;  // quads that a vector holds
   return {64 * (quad / quads) + 4 * r + c % 4, lowbit::field_shift(width, quad % quads)};
 }
 
-// The four codes of the quad at column c (a multiple of 4) of a row of a plane, one a byte. Codes past the row's end
-// are whatever its last byte holds: they only ever meet activations that are zero.
+// Returns the four codes of the quad at column c (a multiple of 4) of a plane's row, one in each byte. Codes past the
+// row's end are whatever its last byte holds: they only ever meet activations that are zero.
 template <int kWidth>
 uint32_t quad_of(const uint8_t* row, int64_t row_bytes, int64_t c) {
   const int64_t at = c * kWidth / 8;
@@ -106,7 +110,7 @@ uint32_t quad_of(const uint8_t* row, int64_t row_bytes, int64_t c) {
 
 template <int kWidth>
 void pack_plane(const uint8_t* row, int64_t row_bytes, int r, int64_t columns, uint8_t* plane) {
-  constexpr int64_t kQuads = 8 / kWidth;  // of a vector
+  constexpr int64_t kQuads = 8 / kWidth;  // quads of a vector
   for (int64_t quad = 0; 4 * quad < columns; ++quad) {
     uint8_t* at = plane + quad / kQuads * 64 + 4 * r;
     uint32_t fields;
@@ -127,7 +131,7 @@ void pack_codes(const Codes& codes, const Layout& l, int64_t block, uint8_t* bas
   }
 }
 
-// Scales (or FP4's offsets) of a block, groups x 16 elements of `size` bytes, from (out, groups).
+// Packs the scales (or FP4's offsets) of a block from (out, groups) to groups x 16 elements of `size` bytes.
 void pack_scales(const Tensor& scale, const Layout& l, int64_t block, uint8_t* to) {
   const int64_t size = size_of(scale.dtype), groups = scale.shape[1];
   const auto* from = reinterpret_cast<const uint8_t*>(scale.data);
@@ -202,10 +206,11 @@ int zero_at(const Layout& l, const uint8_t* base, int64_t group, int r) {
   const int b = l.code_bits;
   if (!l.has_zero) return lowbit::is_grid(l.coding) ? 128 : 1 << (b - 1);
   const uint8_t* p = base + l.zero_offset + group * 2 * b + r * b / 8;
-  return ((p[0] | p[1] << 8) >> (r * b % 8)) & ((1 << b) - 1);  // p[1]: codes follow the zeros
+  return ((p[0] | p[1] << 8) >> (r * b % 8)) & ((1 << b) - 1);  // p[1] can be read, since the codes follow the zeros
 }
 
-// The values of 32 columns from their codes: what formats' decode_row computes, in the same order.
+// Decodes the values of 32 columns from their codes, with the same operations in the same order as formats'
+// decode_row().
 void decode_span(const Layout& l, const uint8_t* packed, const uint8_t* base, int64_t s, int r, const int* code,
                  int64_t columns, float* values) {
   const int64_t group = s / l.group_spans;
@@ -227,7 +232,7 @@ void decode_span(const Layout& l, const uint8_t* packed, const uint8_t* base, in
   }
 }
 
-// The row's values exactly as formats' decode_row gives them. planes: those of the layout's coding.
+// Decodes a row's values exactly as formats' decode_row() gives them; `planes` are those of the layout's coding.
 void decode_layout_row(const Linear& w, const Layout& l, const lowbit::PlaneList& planes, int64_t row, float* values) {
   const auto* packed = w.packed.as<const uint8_t>();
   const uint8_t* base = packed + l.front + row / kBlock * l.block_bytes;
@@ -251,7 +256,7 @@ void decode_layout_row(const Linear& w, const Layout& l, const lowbit::PlaneList
   }
 }
 
-// kBits: of a view; 0: the whole weight.
+// The parameter kBits is the width of a view, or 0 for the whole weight.
 template <int kBits>
 Layout layout_of(const Linear& w) {
   const Layout whole = layout_of(w.spec, w.out, w.in);
@@ -302,13 +307,14 @@ void multiply(const Linear& w, const Prepared& x, int64_t first, int64_t last, f
   run<kIsa, kMode>(job, x.form);
 }
 
-// A thread's own, made when it first needs them.
+// Returns the calling thread's own buffer, made when the thread first needs it.
 uint8_t* merged_blocks() {
   static thread_local Buffer blocks(128 + kMergedBytes);
   return blocks.as<uint8_t>();
 }
 
-// The whole of a weight with a split plane: kernels see some blocks at a time, put together, as a weight of their own.
+// Multiplies by the whole of a weight with a split plane. The kernels see a few reassembled blocks at a time, as if
+// those were a weight of their own.
 template <Isa kIsa, Activations kMode>
 void multiply_split(const Linear& w, const Prepared& x, int64_t first, int64_t last, float* y, int64_t y_stride,
                     bool add) {
@@ -333,7 +339,7 @@ void multiply_split(const Linear& w, const Prepared& x, int64_t first, int64_t l
 
 template <int kBits>
 bool accepts(const FormatSpec& spec, int64_t, int64_t) {
-  if (spec.below != 0) return false;  // a view apart from its weight: kernels read it in the weight's own packing
+  if (spec.below != 0) return false;  // a view without its weight: kernels read views in the weight's own packing
   if (spec.kind == Kind::fp4) return kBits == 0;
   return spec.group % kSpan == 0 && kBits < spec.bits;
 }
@@ -376,7 +382,7 @@ std::span<const LinearKernel> rows_of() {
   return rows;
 }
 
-// Of views of 2 .. kMost bits.
+// Appends the rows of views of 2 to kMost bits.
 template <Isa kIsa, int kMost>
 void append_views(Kind kind, std::vector<LinearKernel>& rows) {
   if constexpr (kMost > 2) append_views<kIsa, kMost - 1>(kind, rows);
@@ -418,7 +424,7 @@ std::span<const LinearKernel> of_isa(Isa isa, const Of& of) {
                               : of.template operator()<Isa::portable>();
 }
 
-// The three arrays of prepared integers, one after the other, each 64-byte aligned.
+// These are the three arrays of prepared integers, one after the other, each 64-byte aligned.
 struct Parts {
   int64_t groups, row_bytes;
   size_t scale, sum, total;

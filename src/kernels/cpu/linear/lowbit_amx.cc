@@ -1,11 +1,12 @@
-// AMX: the INT8 planes of 16 rows of the batch are one matrix, 16 output rows' quads of a span (8 vectors as
-// lowbit_avx512.cc has them) are the other as they are, so that their product is exact sums of 16 x 16:
+// This file multiplies low-bit weights with AMX. The INT8 planes of 16 rows of the batch are one matrix; 16 output
+// rows' quads of a span (8 vectors as lowbit_avx512.cc has them) are the other, just as they lie in memory; their
+// product is exact sums of 16 x 16:
 //
 //     A  16 rows x 32 INT8        B  8 quads x (16 rows x 4 u8)        C  16 rows x 16 output rows, INT32
 //
-// Weights of a group are unpacked once into L1 and meet all rows of the batch there. What becomes of a group's integers
-// is done by the instructions of lowbit_avx512.cc in their order, so the bits are its bits. Fewer rows than a tile has,
-// and FP4, whose groups are half a span, are left to it.
+// The weights of a group are unpacked once into L1 and meet all rows of the batch there. A group's integers are then
+// treated with the same instructions in the same order as in lowbit_avx512.cc, so the results have the same bits.
+// Batches with fewer rows than a tile, and FP4, whose groups are half a span, are left to that file.
 #include <immintrin.h>
 
 #include "kernels/cpu/linear/lowbit_avx512_body.h"
@@ -16,19 +17,21 @@ namespace {
 
 constexpr int kTileRows = 16, kTiles = kMaxRows / kTileRows, kQuads = kSpan / 4, kMostSpans = 4;
 
-// Tiles 0 .. 3: sums of the high and the low plane, of one block and the next; 4, 5: the planes; 6, 7: the blocks.
+// Tiles 0 .. 3 are the sums of the high and the low plane, of one block and the next; 4 and 5 are the planes; 6 and 7
+// are the blocks.
 constexpr TileShapes kShapes = {
     .row_bytes = {64, 64, 64, 64, kSpan, kSpan, 64, 64},
     .rows = {kTileRows, kTileRows, kTileRows, kTileRows, kTileRows, kTileRows, kQuads, kQuads}};
 
-// What a pass over the weights of two blocks keeps, in L1.
+// A Pass is what a pass over the weights of two blocks keeps in L1.
 struct Pass {
   alignas(64) float partial[kTiles][2][kTileRows][kBlock];
   alignas(64) uint8_t weights[kMostSpans][2][kQuads][64];
-  alignas(64) int32_t sums[2][2][kTileRows][kBlock];  // of a plane, of a block
+  alignas(64) int32_t sums[2][2][kTileRows][kBlock];  // indexed by plane and by block
 };
 
-// Tiles of rows end with the batch: the last one begins early, and what it has of the one before is not stored.
+// Tiles of rows end with the batch: the last one begins early, and the rows that it shares with the one before are
+// not stored.
 struct Rows {
   int64_t begin, end, all;
   int64_t tiles() const { return (end - begin + kTileRows - 1) / kTileRows; }
@@ -38,10 +41,10 @@ struct Rows {
   }
 };
 
-// The sums of a tile of rows and `spans` spans from x on, into pass.sums.
+// Leaves the sums of a tile of rows over `spans` spans, from x on, in pass.sums.
 template <bool kTwo, int kBlocks>
 FIDELIO_INLINE void multiply_spans(const int8_t* x, int64_t span_bytes, int64_t spans, Pass& pass) {
-  asm volatile("" ::: "memory");  // g++'s tile loads do not say that they read what was stored before
+  asm volatile("" ::: "memory");  // g++'s tile loads do not declare that they read memory stored before
   _tile_zero(0);
   if constexpr (kTwo) _tile_zero(1);
   if constexpr (kBlocks == 2) _tile_zero(2);
@@ -66,7 +69,7 @@ FIDELIO_INLINE void multiply_spans(const int8_t* x, int64_t span_bytes, int64_t 
   if constexpr (kTwo && kBlocks == 2) _tile_stored(3, pass.sums[1][1], 64);
 }
 
-// partial += what the group's sums come to, for a tile of rows and one block.
+// Adds a group's integers, scaled, to the partial sums of a tile of rows and one block.
 template <bool kTwo, bool kView>
 FIDELIO_INLINE void add_group(const Pass& pass, int block, const Group& group, float (*partial)[kBlock]) {
   for (int r = 0; r < kTileRows; ++r) {

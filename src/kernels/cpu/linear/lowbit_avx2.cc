@@ -1,17 +1,19 @@
-// AVX2 + FMA + F16C: the packed layout of lowbit.h in halves of 8 rows; activations of 8 bits, FP4 and FP32. Those of 16
-// bits are lowbit_words_avx2.cc.
+// This file multiplies low-bit weights with AVX2, FMA and F16C. It reads the packed layout of lowbit.h in halves of 8
+// rows, and serves activations of 8 bits, FP4 weights and FP32 activations; activations of 16 bits are in
+// lowbit_words_avx2.cc.
 //
-// There is no exact u8 x s8 dot product: vpmaddubsw adds two products in a saturating INT16. It is exact where it
-// cannot saturate, so codes are fed so that it cannot, and as many sums as fit are kept in INT16 before they are
-// widened:
+// AVX2 has no exact u8 x s8 dot product: vpmaddubsw adds two products in a saturating INT16. The codes are fed so
+// that it cannot saturate, which makes it exact, and as many sums as fit are kept in INT16 before they are widened:
 //
-//     codes of b <= 4 bits    15 * 127 * 2 * 8 = 30480       8 quads
-//              5 bits         31 * 127 * 2 * 4 = 31496       4
-//              6 bits         63 * 127 * 2 * 2 = 32004       2
-//              7 bits        127 * 127 * 2     = 32258       1
-//     8 bits and grids: the code - 128 as a signed byte w: |w| times sign(w) x: 128 * 127 * 2 = 32512      1
+//                                                             quads before widening
+//     codes of b <= 4 bits    15 * 127 * 2 * 8 = 30480        8
+//              5 bits         31 * 127 * 2 * 4 = 31496        4
+//              6 bits         63 * 127 * 2 * 2 = 32004        2
+//              7 bits        127 * 127 * 2     = 32258        1
+//     8 bits and grids       128 * 127 * 2     = 32512        1
 //
-// A span of weights is unpacked once into L1 and meets every row of the batch there.
+// Codes of 8 bits and of grids are taken as a signed byte w, the code - 128, and |w| is multiplied by sign(w) x. A
+// span of weights is unpacked once into L1 and meets every row of the batch there.
 #include <immintrin.h>
 
 #include <cstring>
@@ -57,7 +59,7 @@ void unpack_span(const Planes<kCoding>& planes, int64_t span, const Table<kCodin
   }
 }
 
-// sums[half] += codes . x of quads [kFirst, kLast) of one span and one plane, exact
+// Adds codes . x of quads [kFirst, kLast) of one span and one plane to sums[half], exactly.
 template <int kCoding, int kFirst = 0, int kLast = kQuads>
 FIDELIO_INLINE void dot_plane(const Codes& codes, const int8_t* x, __m256i (&sums)[2]) {
   const __m256i ones = _mm256_set1_epi16(1);
@@ -74,7 +76,7 @@ FIDELIO_INLINE void dot_plane(const Codes& codes, const int8_t* x, __m256i (&sum
     }
     for (int half = 0; half < 2; ++half) {
       sums[half] = _mm256_add_epi32(sums[half], _mm256_madd_epi16(narrow[half], ones));
-      asm("" : "+x"(sums[half]));  // in order, or g++ keeps all products of a span and adds them later
+      asm("" : "+x"(sums[half]));  // adds in this order; otherwise g++ keeps all products of a span and adds them later
     }
   }
 }
@@ -84,7 +86,7 @@ struct Tile {
   alignas(32) int32_t integer[kMaxRows][kBlock];
 };
 
-// A group's integers become FP32: partial += (s_w s_x) float(integer - zero sum)
+// Turns a group's integers into FP32: partial += (s_w s_x) float(integer - zero sum).
 template <int kCoding>
 void close_group(const Job& job, const uint8_t* base, int64_t group, int64_t weight_group, int64_t m0, int64_t rows,
                  const ZeroReader<kCoding, kSigned<kCoding>>& zeros, Tile& tile) {
@@ -132,7 +134,8 @@ void multiply_tile(const Job& job, int64_t block, int64_t m0, int64_t rows, cons
   for (int64_t m = 0; m < rows; ++m) store(job, block, m0 + m, tile.partial[m], l.scale != Scale::f16);
 }
 
-// E4M3 of 8 rows: an FP32 whose exponent field is 120 too small once its bits are in place, subnormals included.
+// Loads the E4M3 values of 8 rows. An E4M3 value placed at the top of an FP32's fields has an exponent that is 120
+// too small; one multiplication corrects that, also for subnormals.
 FIDELIO_INLINE __m256 load_e4m3(const uint8_t* p) {
   const __m256i code = _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)));
   const __m256i top = _mm256_set1_epi32(0x7f), magnitude = _mm256_and_si256(code, top),
@@ -142,7 +145,7 @@ FIDELIO_INLINE __m256 load_e4m3(const uint8_t* p) {
   return _mm256_mul_ps(_mm256_castsi256_ps(_mm256_or_si256(bits, sign)), _mm256_set1_ps(0x1p120f));
 }
 
-// Scale (halved: the grid is 2 x E2M1) and offset of 8 rows in a half of a span.
+// These are the scale (halved, since the grid is 2 x E2M1) and the offset of 8 rows in a half of a span.
 struct HalfScales {
   __m256 scale, offset;
   HalfScales(const Layout& l, const uint8_t* base, int64_t group, int rows)
@@ -150,7 +153,8 @@ struct HalfScales {
         offset(l.has_zero ? load_e4m3(base + l.zero_offset + group * kBlock + 8 * rows) : _mm256_setzero_ps()) {}
 };
 
-// partial += the half of a span that begins at quad kFirst; sum: of its activations. Codes are signed: no zero.
+// Adds the half of a span that begins at quad kFirst to `partial`; `sum` is the sum of its activations. The codes are
+// signed, so there is no zero to subtract.
 template <bool kTwo, int kFirst>
 void add_half(const Codes& codes, const int8_t* x, const HalfScales (&scales)[2], int32_t sum, float scale,
               float* partial) {
@@ -167,7 +171,7 @@ void add_half(const Codes& codes, const int8_t* x, const HalfScales (&scales)[2]
   }
 }
 
-// FP4: every half of a span has its scale and offset.
+// In FP4 every half of a span has its own scale and offset.
 template <bool kTwo>
 void multiply_fp4_tile(const Job& job, int64_t block, int64_t m0, int64_t rows, const Table<kFp4>& table, Tile& tile) {
   const Layout& l = job.layout;
@@ -190,7 +194,7 @@ void multiply_fp4_tile(const Job& job, int64_t block, int64_t m0, int64_t rows, 
   for (int64_t m = 0; m < rows; ++m) store(job, block, m0 + m, tile.partial[m], true);
 }
 
-// of(block, first row, rows), of all blocks for kMaxRows rows at a time.
+// Calls of(block, first row, rows) for all blocks, for kMaxRows rows at a time.
 template <typename Of>
 void for_each_tile(const Job& job, const Of& of) {
   for (int64_t m0 = 0; m0 < job.rows; m0 += kMaxRows) {
@@ -216,8 +220,8 @@ void multiply_fp4(const Job& job) {
   });
 }
 
-// partial (kRows, kBlock) += x (kRows, columns), rows `stride` apart, times the weights of a span. Twelve sums that do not
-// wait for each other hide the latency of an FMA; each adds its columns in order.
+// Computes partial (kRows, kBlock) += x (kRows, columns), rows `stride` apart, times the weights of a span. Twelve
+// sums that do not wait for each other hide the latency of an FMA; each adds its columns in order.
 template <int kRows>
 void accumulate_f32(const float (&weights)[kSpan][kBlock], const float* x, int64_t stride, int64_t columns,
                     float (*partial)[kBlock]) {
@@ -237,7 +241,8 @@ void accumulate_f32(const float (&weights)[kSpan][kBlock], const float* x, int64
   for (int m = 0; m < kRows; ++m) _mm256_store_ps(partial[m], sums[m][0]), _mm256_store_ps(partial[m] + 8, sums[m][1]);
 }
 
-// FP32 activations: a span of weights decoded to FP32, columns in order, one FMA a weight. What compressing measures with.
+// Multiplies FP32 activations: a span of weights is decoded to FP32 and its columns are added in order, one FMA for
+// each weight. Compression measures with this.
 template <int kCoding>
 void multiply_f32(const Job& job) {
   const Layout& l = job.layout;
@@ -261,7 +266,7 @@ void multiply_f32(const Job& job) {
                                        : _mm256_loadu_ps(reinterpret_cast<const float*>(base) + 8 * half);
           scale = _mm256_mul_ps(row_scale, scale);
           const __m256i zero = zeros(s / l.group_spans, half);
-          for (int k = 0; k < kSpan; ++k) {  // byte k % 4 of every dword: sign-extended where codes are signed
+          for (int k = 0; k < kSpan; ++k) {  // sign-extends byte k % 4 of every dword if codes are signed
             const __m256i up = _mm256_sll_epi32(load(codes[k / 4] + 32 * half), _mm_cvtsi32_si128(24 - 8 * (k % 4)));
             const __m256i code = kSigned<kCoding> ? _mm256_srai_epi32(up, 24) : _mm256_srli_epi32(up, 24);
             const __m256 value = _mm256_cvtepi32_ps(_mm256_sub_epi32(placed<kCoding>(l, code), zero));

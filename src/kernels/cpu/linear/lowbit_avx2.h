@@ -1,5 +1,5 @@
-// What the AVX2 kernels share: unpacking of the layout of lowbit.h in halves of 8 rows, scales and zero points. Internal
-// linkage, included by lowbit_avx2.cc and lowbit_words_avx2.cc.
+// This file has what the AVX2 kernels share: the unpacking of lowbit.h's layout in halves of 8 rows, scales and zero
+// points. It has internal linkage and is included by lowbit_avx2.cc and lowbit_words_avx2.cc.
 #pragma once
 #include <immintrin.h>
 
@@ -12,19 +12,19 @@ namespace {
 
 FIDELIO_INLINE __m256i load(const uint8_t* p) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)); }
 FIDELIO_INLINE __m256i mask(__m256i a, int m) { return _mm256_and_si256(a, _mm256_set1_epi8(static_cast<char>(m))); }
-template <int kShift>  // > 0: left
+template <int kShift>  // > 0: to the left
 FIDELIO_INLINE __m256i shift(__m256i a) {
   if constexpr (kShift > 0) return _mm256_slli_epi16(a, kShift);
   if constexpr (kShift < 0) return _mm256_srli_epi16(a, -kShift);
   return a;
 }
-// mask ? a : b, bit by bit
+// Returns mask ? a : b, bit by bit.
 FIDELIO_INLINE __m256i select(int m, __m256i a, __m256i b) {
   const __m256i bits = _mm256_set1_epi8(static_cast<char>(m));
   return _mm256_or_si256(_mm256_and_si256(bits, a), _mm256_andnot_si256(bits, b));
 }
 
-// The codebook's entries, sixteen in each, repeated where it is shorter: signed bytes, or those + 128.
+// A Table is the codebook, sixteen entries in each part, repeated if it is shorter: signed bytes, or those + 128.
 template <int kCoding>
 struct Table {
   static constexpr int kParts = !is_grid(kCoding) || bits_of(kCoding) <= 4 ? 1 : 1 << (bits_of(kCoding) - 4);
@@ -45,7 +45,8 @@ Table<kCoding> load_table(const Job& job) {
   return table;
 }
 
-// What multiplies activations: the code or the table's entry; 8 bits, signed: the code - 128.
+// Returns what multiplies the activations: the code or the table's entry. A code of 8 bits becomes the code - 128 if
+// bytes are signed.
 template <int kCoding, bool kSignedBytes>
 FIDELIO_INLINE __m256i finish(__m256i code, const Table<kCoding>& table) {
   if constexpr (is_grid(kCoding) && bits_of(kCoding) >= 5) {  // a byte's highest bit chooses; bits 4 and 5 become it
@@ -63,7 +64,7 @@ FIDELIO_INLINE __m256i finish(__m256i code, const Table<kCoding>& table) {
   return code;
 }
 
-// Quads 2 kPair and 2 kPair + 1 of one half (8 rows) of a span; p: the planes at this span and half.
+// Unpacks quads 2 kPair and 2 kPair + 1 of one half (8 rows) of a span; p points to the planes at this span and half.
 template <int kCoding, int kPair, bool kSignedBytes>
 FIDELIO_INLINE void unpack_pair(const uint8_t* const* p, const Table<kCoding>& table, __m256i& a, __m256i& b) {
   constexpr int kBits = bits_of(kCoding), kHalf = kPair % 2;
@@ -97,7 +98,7 @@ FIDELIO_INLINE void unpack_pair(const uint8_t* const* p, const Table<kCoding>& t
   b = finish<kCoding, kSignedBytes>(b, table);
 }
 
-// A view's integers are doubled (lowbit.h), its scales halved.
+// Returns the scales of 8 rows. A view's integers are doubled (lowbit.h), so its scales are halved.
 template <int kCoding>
 FIDELIO_INLINE __m256 scales_of(const Layout& l, const uint8_t* base, int64_t group, int half) {
   if constexpr (is_view(kCoding))
@@ -109,8 +110,9 @@ FIDELIO_INLINE __m256 scales_of(const Layout& l, const uint8_t* base, int64_t gr
   return _mm256_cvtepi32_ps(l.scale == Scale::u8 ? _mm256_cvtepu8_epi32(bytes) : _mm256_cvtepi8_epi32(bytes));
 }
 
-// Zeros of 8 rows as dwords, less 128 where codes are unpacked to signed bytes: byte (r b) / 8 of their string and its neighbour, shifted
-// down. Reads up to 16 bytes: codes follow. Of a view: 2 zero - (2^d - 1).
+// Reads the zeros of 8 rows as dwords, less 128 if codes are unpacked to signed bytes. Byte (r b) / 8 of their string
+// and its neighbour are shifted down. Up to 16 bytes are read, which is safe since the codes follow. The zero of a
+// view is 2 zero - (2^d - 1).
 template <int kCoding, bool kSignedBytes>
 struct ZeroReader {
   __m256i gather, down, keep, offset, low;
@@ -148,13 +150,13 @@ FIDELIO_INLINE __m256i broadcast(const int8_t* p) {
   return _mm256_set1_epi32(x);
 }
 
-// A group's integers as close_group() takes them.
+// Returns a group's integers as close_group() takes them.
 template <int kCoding>
 FIDELIO_INLINE __m256i placed(const Layout& l, __m256i integer) {
   return is_view(kCoding) ? _mm256_sll_epi32(integer, _mm_cvtsi32_si128(l.code_bits - bits_of(kCoding) + 1)) : integer;
 }
 
-// y[m, 16 rows of the block] = or += partial * row scale (where the weights lack it) + bias
+// Stores y[m, 16 rows of the block] = or += partial * row scale (if the weights lack it) + bias.
 void store(const Job& job, int64_t block, int64_t m, const float* partial, bool scale_rows) {
   const int64_t left = job.layout.out - block * kBlock;
   const uint8_t* base = job.packed + job.layout.front + block * job.layout.block_bytes;

@@ -1,16 +1,16 @@
-// AVX-512 (F BW VL DQ VNNI VBMI): 16 output rows are the 16 INT32 lanes of a register.
-//
-// Weights are unpacked once into registers, 64 columns x 16 rows in 16 registers, and meet every row of the batch
-// there:
+// This file multiplies low-bit weights with AVX-512 (F BW VL DQ VNNI VBMI): 16 output rows are the 16 INT32 lanes of
+// a register. Weights are unpacked once into registers, 64 columns x 16 rows in 16 registers, and meet every row of
+// the batch there:
 //
 //     w[0..15]  u8: quads of 4 columns           x: 4 INT8 of one plane, broadcast from memory
 //     hi += w . x_hi      lo += w . x_lo         (vpdpbusd, exact)
 //     at the end of a group:  partial += (s_w s_x) float((hi << 7) + lo - zero * sum_x)
 //
-// The integer fits: |q - zero| <= 255, |x| <= 16319, 128 columns: 255 * 16319 * 128 < 2^29.
-// The same arithmetic serves one row and a prefill of thousands, so a row's bits do not depend on M. Rejected: a tile
-// of weights unpacked to INT8 in L1 and a two-dimensional register tile; broadcasts from memory issue beside the dot
-// products, so it had nothing left to save.
+// The integer fits, since |q - zero| <= 255, |x| <= 16319 and a group has 128 columns: 255 * 16319 * 128 < 2^29. The
+// same arithmetic serves one row and a prefill of thousands, so a row's bits do not depend on M.
+//
+// A tile of weights unpacked to INT8 in L1 with a two-dimensional register tile was rejected: broadcasts from memory
+// issue beside the dot products, so it had nothing left to save.
 #include <immintrin.h>
 
 #include <cstring>
@@ -29,14 +29,15 @@ FIDELIO_INLINE __m512i broadcast(const int8_t* p) {
   return _mm512_set1_epi32(x);
 }
 
-// Even and odd quads of a plane have accumulators of their own: the dot product's latency, not its rate, would bound a
-// row otherwise.
+// Even and odd quads of a plane have accumulators of their own; otherwise the dot product's latency, not its rate,
+// would bound a row.
 struct Sums {
   __m512i even = _mm512_setzero_si512(), odd = _mm512_setzero_si512();
   FIDELIO_INLINE __m512i total() const { return _mm512_add_epi32(even, odd); }
 };
 
-// Recursion instead of loops: indices are constants before the compiler decides whether w can live in registers.
+// Recursion replaces a loop, so that indices are constants before the compiler decides whether w can live in
+// registers.
 template <bool kTwo, int kQuad, int kQuads>
 FIDELIO_INLINE void dot_quads(const __m512i* w, const int8_t* x, Sums& hi, Sums& lo) {
   if constexpr (kQuad < kQuads) {
@@ -48,7 +49,8 @@ FIDELIO_INLINE void dot_quads(const __m512i* w, const int8_t* x, Sums& hi, Sums&
   }
 }
 
-// (hi << 7) + lo of kSpans spans for one row; x: the row in the first span, the next one `span_bytes` further.
+// Returns (hi << 7) + lo of kSpans spans for one row. x points to the row in the first span; the next span is
+// `span_bytes` further.
 template <bool kTwo, int kSpans>
 FIDELIO_INLINE __m512i dot(const __m512i* w, const int8_t* x, int64_t span_bytes) {
   Sums hi, lo;
@@ -63,7 +65,7 @@ FIDELIO_INLINE __m512i dot(const __m512i* w, const int8_t* x, int64_t span_bytes
   return kTwo ? _mm512_add_epi32(_mm512_slli_epi32(high, 7), low) : high;
 }
 
-// One row of activations: everything stays in registers.
+// Multiplies one row of activations; everything stays in registers.
 template <int kCoding, bool kTwo>
 void multiply_one(const Job& job) {
   const Layout& l = job.layout;
@@ -97,13 +99,14 @@ void multiply_one(const Job& job) {
   }
 }
 
-// What a pass keeps per row of activations, in L1.
+// A Tile is what a pass keeps per row of activations, in L1.
 struct Tile {
   alignas(64) float partial[kMaxRows][kBlock];
   alignas(64) int32_t carry[kMaxRows][kBlock];  // a group's integers between its chunks of 64 columns
 };
 
-// One chunk of 1 or 2 spans for `rows` rows. kFirst, kLast: in its group.
+// Computes one chunk of 1 or 2 spans for `rows` rows; kFirst and kLast say whether it is the first and the last of
+// its group.
 template <bool kTwo, bool kView, int kSpans, bool kFirst, bool kLast>
 FIDELIO_INLINE void chunk_rows(const __m512i* w, const int8_t* x, int64_t span_bytes, int64_t rows, const Group& group,
                                Tile& tile) {
@@ -122,8 +125,8 @@ FIDELIO_INLINE void chunk_rows(const __m512i* w, const int8_t* x, int64_t span_b
   }
 }
 
-// A group has at most 128 columns, i.e. two chunks: one of them is always its first or its last. One span ends its
-// group.
+// A group has at most 128 columns, i.e. two chunks, so a chunk is always the first or the last of its group. A chunk
+// of one span ends its group.
 template <bool kTwo, bool kView, int kSpans>
 FIDELIO_INLINE void chunk(const __m512i* w, const int8_t* x, int64_t span_bytes, int64_t rows, const Group& group,
                           Tile& tile, bool first, bool last) {
@@ -133,7 +136,7 @@ FIDELIO_INLINE void chunk(const __m512i* w, const int8_t* x, int64_t span_bytes,
   chunk_rows<kTwo, kView, kSpans, false, true>(w, x, span_bytes, rows, group, tile);
 }
 
-// Rows [m0, m0 + rows) of the batch, rows <= kMaxRows, against one block.
+// Multiplies rows [m0, m0 + rows) of the batch, rows <= kMaxRows, by one block.
 template <int kCoding, bool kTwo>
 void multiply_tile(const Job& job, int64_t block, int64_t m0, int64_t rows, __m512i table,
                    const ZeroReader<kCoding>& zeros, Tile& tile) {
@@ -164,7 +167,8 @@ void multiply_tile(const Job& job, int64_t block, int64_t m0, int64_t rows, __m5
   for (int64_t m = 0; m < rows; ++m) store(job, block, m0 + m, _mm512_load_ps(tile.partial[m]));
 }
 
-// E4M3 of 16 rows: an FP32 whose exponent field is 120 too small once its bits are in place, subnormals included.
+// Loads the E4M3 values of 16 rows. An E4M3 value placed at the top of an FP32's fields has an exponent that is 120
+// too small; one multiplication corrects that, also for subnormals.
 FIDELIO_INLINE __m512 load_e4m3(const uint8_t* p) {
   const __m512i code = _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
   const __m512i magnitude = _mm512_and_si512(code, _mm512_set1_epi32(0x7f)),
@@ -175,7 +179,7 @@ FIDELIO_INLINE __m512 load_e4m3(const uint8_t* p) {
   return _mm512_mul_ps(_mm512_castsi512_ps(_mm512_or_si512(bits, sign)), _mm512_set1_ps(0x1p120f));
 }
 
-// Scales (halved: the grid is 2 x E2M1) and offsets of a half of a span.
+// These are the scales (halved, since the grid is 2 x E2M1) and the offsets of a half of a span.
 struct HalfScales {
   __m512 scale, offset;
   HalfScales(const Layout& l, const uint8_t* base, int64_t group)
@@ -183,7 +187,7 @@ struct HalfScales {
         offset(l.has_zero ? load_e4m3(base + l.zero_offset + 16 * group) : _mm512_setzero_ps()) {}
 };
 
-// partial += the half of a span that begins at quad kQuad; sum: of its activations.
+// Returns `partial` plus the half of a span that begins at quad kQuad; `sum` is the sum of its activations.
 template <bool kTwo, int kQuad>
 FIDELIO_INLINE __m512 add_half(__m512 partial, const __m512i* w, const int8_t* x, const HalfScales& half, int32_t sum,
                                float scale) {
@@ -195,7 +199,7 @@ FIDELIO_INLINE __m512 add_half(__m512 partial, const __m512i* w, const int8_t* x
   return _mm512_fmadd_ps(all, _mm512_set1_ps(static_cast<float>(sum)), partial);
 }
 
-// FP4: every half of a span has its scale and offset.
+// In FP4 every half of a span has its own scale and offset.
 template <bool kTwo>
 void multiply_fp4_tile(const Job& job, int64_t block, int64_t m0, int64_t rows, __m512i table, Tile& tile) {
   const Layout& l = job.layout;
@@ -248,7 +252,8 @@ void accumulate_f32(const float (*weights)[kBlock], const float* x, int64_t stri
   for (int m = 0; m < kRows; ++m) _mm512_store_ps(partial[m], sum[m]);
 }
 
-// FP32 activations: a span of weights decoded to FP32, columns in order, one FMA a weight. For oracles, not for speed.
+// Multiplies FP32 activations: a span of weights is decoded to FP32 and its columns are added in order, one FMA for
+// each weight. This is meant for reference results, not for speed.
 template <int kCoding>
 void multiply_f32(const Job& job) {
   const Layout& l = job.layout;
@@ -282,8 +287,8 @@ void multiply_f32(const Job& job) {
           }
         }
         const int64_t left = l.in - s * kSpan, columns = left < kSpan ? left : kSpan;
-        // Eight rows at a time: their sums are independent, so the FMA latency is hidden; each sums its columns in
-        // order.
+        // Eight rows are taken at a time, since their independent sums hide the latency of an FMA; each sums its
+        // columns in order.
         const float* x = job.values + m0 * l.in + s * kSpan;
         int64_t m = 0;
         for (; m + 8 <= rows; m += 8) accumulate_f32<8>(weights, x + m * l.in, l.in, columns, &partial[m]);

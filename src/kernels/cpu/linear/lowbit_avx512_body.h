@@ -1,7 +1,8 @@
-// What the AVX-512 and the AMX kernels of low-bit weights share: codes, scales and zeros of 16 output rows, and what
-// becomes of a group's integers. Included once per instruction set, with internal linkage.
+// This file has what the AVX-512 and the AMX kernels of low-bit weights share: codes, scales and zeros of 16 output
+// rows, and the scaling of a group's integers. It is included once per instruction set, with internal linkage.
 #pragma once
-#if defined(__GNUC__) && !defined(__clang__)  // g++ 12 takes the undefined operands inside its own intrinsics for ours
+// The compiler g++ 12 warns about the undefined operands inside its own intrinsics.
+#if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC diagnostic ignored "-Wuninitialized"
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 #endif
@@ -14,11 +15,11 @@ namespace {
 
 FIDELIO_INLINE __m512i load(const uint8_t* p) { return _mm512_loadu_si512(p); }
 
-// mask ? a : b, bit by bit
+// Returns mask ? a : b, bit by bit.
 FIDELIO_INLINE __m512i select(int mask, __m512i a, __m512i b) {
   return _mm512_ternarylogic_epi32(_mm512_set1_epi8(static_cast<char>(mask)), a, b, 0xca);
 }
-template <int kShift>  // > 0: left
+template <int kShift>  // > 0: to the left
 FIDELIO_INLINE __m512i shift(__m512i a) {
   if constexpr (kShift > 0) return _mm512_slli_epi16(a, kShift);
   if constexpr (kShift < 0) return _mm512_srli_epi16(a, -kShift);
@@ -26,9 +27,9 @@ FIDELIO_INLINE __m512i shift(__m512i a) {
 }
 FIDELIO_INLINE __m512i mask(__m512i a, int m) { return _mm512_and_si512(a, _mm512_set1_epi8(static_cast<char>(m))); }
 
-// Quads 2i and 2i+1 of a span. p: the planes at this span. Shifts are of 16-bit lanes; what they carry over from the
-// neighbouring byte falls outside every mask. A grid's index may keep rubbish in its high bits: the table repeats
-// itself.
+// Unpacks quads 2i and 2i+1 of a span, i = kPair; p points to the planes at this span. Shifts work on 16-bit lanes,
+// and what they carry over from the neighbouring byte falls outside every mask. A grid's index may keep rubbish in
+// its high bits, since the table repeats itself.
 template <int kCoding, int kPair>
 FIDELIO_INLINE void unpack_pair(const uint8_t* const* p, __m512i table, __m512i& a, __m512i& b) {
   constexpr int kBits = bits_of(kCoding), kHalf = kPair % 2;
@@ -85,7 +86,7 @@ FIDELIO_INLINE void unpack_span(const Planes<kCoding>& planes, int64_t span, __m
   unpack_pair<kCoding, 3>(p, table, w[6], w[7]);
 }
 
-// The codebook repeated over 64 bytes, so that an index needs no masking.
+// Returns the codebook, repeated over 64 bytes so that an index needs no masking.
 template <int kCoding>
 inline __m512i load_table(const Job& job) {
   if constexpr (is_grid(kCoding)) {
@@ -96,7 +97,7 @@ inline __m512i load_table(const Job& job) {
   return _mm512_setzero_si512();
 }
 
-// A view's integers are doubled (lowbit.h), its scales halved.
+// Returns the scales of 16 rows. A view's integers are doubled (lowbit.h), so its scales are halved.
 template <int kCoding>
 FIDELIO_INLINE __m512 load_scales(const Layout& l, const uint8_t* block, int64_t group) {
   if constexpr (is_view(kCoding))
@@ -108,8 +109,9 @@ FIDELIO_INLINE __m512 load_scales(const Layout& l, const uint8_t* block, int64_t
   return _mm512_cvtepi32_ps(l.scale == Scale::u8 ? _mm512_cvtepu8_epi32(bytes) : _mm512_cvtepi8_epi32(bytes));
 }
 
-// Zeros of 16 rows as dwords: byte (r b) / 8 and its neighbour, shifted down. Reads up to 16 bytes: codes follow. Of a
-// view: 2 zero - (2^d - 1). The tables are made once a call.
+// Reads the zeros of 16 rows as dwords: byte (r b) / 8 of their string and its neighbour are shifted down. Up to 16
+// bytes are read, which is safe since the codes follow. The zero of a view is 2 zero - (2^d - 1). The constructor
+// makes the tables once for each call of a kernel.
 template <int kCoding>
 struct ZeroReader {
   __m512i gather, down, keep;
@@ -151,7 +153,7 @@ FIDELIO_INLINE __m512 accumulate(__m512 partial, __m512i integer, __m512i zero, 
   return _mm512_fmadd_ps(_mm512_cvtepi32_ps(exact), _mm512_mul_ps(weight_scale, _mm512_set1_ps(*scale)), partial);
 }
 
-// A group's integers as accumulate() takes them; d + 1: of a view.
+// Returns a group's integers as accumulate() takes them: those of a view are shifted by d + 1 bits.
 template <bool kView>
 FIDELIO_INLINE __m512i placed(__m512i integer, __m128i shift) {
   return kView ? _mm512_sll_epi32(integer, shift) : integer;
@@ -161,7 +163,7 @@ FIDELIO_INLINE __m128i shift_of(const Layout& l) {
   return _mm_cvtsi32_si128(l.code_bits - bits_of(kCoding) + 1);
 }
 
-// y[m, 16 rows of the block] = or += partial * row scale + bias
+// Stores y[m, 16 rows of the block] = or += partial * row scale + bias.
 inline void store(const Job& job, int64_t block, int64_t m, __m512 value) {
   const Layout& l = job.layout;
   const int64_t left = l.out - block * kBlock;
@@ -180,7 +182,7 @@ struct Group {
   __m512 scale;
   const int32_t* sums;  // of these rows
   const float* scales;
-  __m128i shift;  // of a view
+  __m128i shift;  // by d + 1 bits, for a view
 };
 
 }  // namespace

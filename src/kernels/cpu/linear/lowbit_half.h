@@ -1,5 +1,5 @@
-// What the FP4 kernels need beside the frame of lowbit.h: half a span of prepared activations, E4M3 as FP32. Internal
-// linkage, once per instruction set, like lowbit_prepare.h.
+// This file has what the FP4 kernels need beyond lowbit.h: sums of half a span of prepared activations, and E4M3 as
+// FP32. It is included once per instruction set with internal linkage, like lowbit_prepare.h.
 #pragma once
 #include <cstring>
 
@@ -10,8 +10,8 @@ namespace {
 
 constexpr int kHalf = kSpan / 2;
 
-// Sum of 128 hi + lo (or of the one plane) over the first half of a span; the other half is what is left of the span's
-// own sum.
+// Returns the sum of 128 hi + lo (or of the one plane) over the first half of a span. The sum of the other half is
+// the remainder of the span's own sum.
 template <bool kTwo>
 inline int32_t first_half_sum(const int8_t* x) {
   int32_t sum = 0;
@@ -19,7 +19,8 @@ inline int32_t first_half_sum(const int8_t* x) {
   return sum;
 }
 
-// An E4M3 is an FP32 whose exponent field is 120 too small once its bits are in place, subnormals included.
+// Returns the value of an E4M3 code. Placed at the top of an FP32's fields it has an exponent that is 120 too small;
+// one multiplication corrects that, also for subnormals.
 inline float from_e4m3(uint8_t code) {
   uint32_t u = (code & 0x7fu) << 20;
   if ((code & 0x7f) == 0x7f) u = 0x7fc00000u;

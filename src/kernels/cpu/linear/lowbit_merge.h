@@ -1,5 +1,5 @@
-// A plane put together again from the narrower ones that it is kept as (lowbit_split.h). Included once per instruction
-// set, with internal linkage.
+// This file reassembles a plane from the narrower ones in which it is kept (lowbit_split.h). It is included once per
+// instruction set, with internal linkage.
 #pragma once
 #include "kernels/cpu/linear/lowbit.h"
 
@@ -8,18 +8,19 @@ namespace {
 
 typedef uint64_t MergeWord __attribute__((may_alias));
 
-// Pair i of quads of a span, as a plane of kWidth bits keeps it: the first quad's bits from bit 0 of every byte on, the
-// second's four bits above. Word w of eight.
+// Returns word w (of eight) of pair i of quads of a span, as a plane of kWidth bits keeps it: the first quad's bits
+// begin at bit 0 of every byte, the second's four bits above.
 template <int kWidth>
 inline uint64_t pair_of(const uint8_t* span, int pair, int w) {
   constexpr uint64_t kBytes = 0x0101010101010101, kMask = ((1 << kWidth) - 1) * (kBytes | kBytes << 4);
   return reinterpret_cast<const MergeWord*>(span)[pair * kWidth / 4 * 8 + w] >> (pair * kWidth % 4) & kMask;
 }
 
-// kLow 0: two parts alone. Loops that the compiler makes vectors of.
+// Reassembles a plane from parts of kHigh, kMiddle and kLow bits; kLow = 0 means that there are only two parts. The
+// compiler vectorises these loops.
 template <int kHigh, int kMiddle, int kLow>
 void merge_plane(const uint8_t* parts, int64_t spans, uint8_t* __restrict whole) {
-  constexpr int kWhole = kHigh + kMiddle + kLow, kPairs = 4 / kWhole;  // that share a vector of the whole plane
+  constexpr int kWhole = kHigh + kMiddle + kLow, kPairs = 4 / kWhole;  // pairs that share a vector of the whole plane
   constexpr int64_t kVector = 64, kAhead = 8192;
   const uint8_t *high = parts, *middle = high + spans * kVector * kHigh, *low = middle + spans * kVector * kMiddle;
   for (int64_t s = 0; s < spans; ++s) {

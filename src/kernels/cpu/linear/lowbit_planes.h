@@ -1,5 +1,5 @@
-// Where the planes of a packed block lie and what to prefetch while reading them; included once per instruction set,
-// with internal linkage.
+// This file finds the planes of a packed block and prefetches ahead while they are read. It is included once per
+// instruction set, with internal linkage.
 #pragma once
 #include <immintrin.h>
 
@@ -10,12 +10,12 @@
 namespace fidelio::cpu::lowbit {
 namespace {
 
-// Prefetching runs this many bytes of codes ahead, into L2: there are too few lines in flight towards L1 to hide DRAM
-// (measured: 67% of the probe into L1, 100% into L2), and the hardware's own prefetchers stop at every page and every
-// change of plane. Prefetching past the end of memory is harmless.
+// Prefetching runs this many bytes of codes ahead, into L2. There are too few lines in flight towards L1 to hide DRAM
+// latency (measured: 67% of the probed bandwidth into L1, 100% into L2), and the hardware's own prefetchers stop at
+// every page and every change of plane. Prefetching past the end of memory is harmless.
 constexpr int64_t kAhead = 8192;
 
-// Width of plane i of a coding; 0: there is none.
+// Returns the width of plane i of a coding, or 0 if there is none.
 template <int kCoding>
 constexpr int plane_width(int i) {
   constexpr int kBits = bits_of(kCoding);
@@ -34,13 +34,14 @@ FIDELIO_INLINE void prefetch_lines(const uint8_t* p) {
   }
 }
 
-// A prefetch's target is the same plane some spans on, in this block or beyond its end: at most a block away, unless a
-// view's, whose blocks are no neighbours, so that nothing else prefetches them (576 columns, a view of 4 of 8 bits on a
-// Zen 4: .94 of the time; 4 bits as such 1.03).
+// A Planes finds the planes of one block. The target of a prefetch is the same plane some spans on, in this block or
+// beyond its end. For a whole weight it is at most one block away. For a view it may be further: the bytes that a
+// view reads of neighbouring blocks are not neighbours, so nothing else prefetches them. (With 576 columns on a Zen 4
+// this takes .94 of the time for a view of 4 of 8 bits, and 1.03 for weights of 4 bits.)
 template <int kCoding>
 struct Planes {
   const uint8_t* p[3];
-  int64_t turn;  // spans from here on have their target a block further
+  int64_t turn;  // from this span on, targets are one block further
   int64_t near[3], far[3];
 
   Planes(const Layout& l, const uint8_t* block) {

@@ -1,4 +1,5 @@
-// Plain C++ on the packed layout of lowbit.h: the kernels of any machine, and the readable twin of the fast ones.
+// This file multiplies the packed layout of lowbit.h in plain C++: these are the kernels of any machine, and the
+// readable twin of the fast ones.
 #include <algorithm>
 #include <array>
 #include <cstring>
@@ -11,7 +12,7 @@
 namespace fidelio::cpu::lowbit {
 namespace {
 
-using Codes = uint8_t[kSpan / 4][4 * kBlock];  // of a span: quad, then 4 row + column
+using Codes = uint8_t[kSpan / 4][4 * kBlock];  // of a span, indexed by quad and 4 row + column
 using Partial = float[kBlock];
 
 struct Block {
@@ -49,7 +50,8 @@ struct Block {
   }
 };
 
-// Scale, zero and the shift of codes with which a coding's integers are (code << shift) - zero: a view's are doubled.
+// Terms are the scale, the zero and the shift with which a coding's integers are (code << shift) - zero; those of a
+// view are doubled.
 template <int kCoding>
 struct Terms {
   float scale;
@@ -66,7 +68,7 @@ struct Terms {
 
 template <int kWidth>
 void append_plane(const uint8_t* span, Codes& codes) {
-  constexpr int kQuads = 8 / kWidth;  // of a vector
+  constexpr int kQuads = 8 / kWidth;  // quads of a vector
   for (int q = 0; q < kSpan / 4; ++q) {
     const uint8_t* vector = span + 64 * (q / kQuads);
     const int shift = field_shift(kWidth, q % kQuads);
@@ -75,7 +77,7 @@ void append_plane(const uint8_t* span, Codes& codes) {
   }
 }
 
-// What multiplies activations: a code, or the grid's entry + 128.
+// Unpacks what multiplies the activations: codes, or the grid's entries + 128.
 template <int kCoding>
 void unpack_span(const Block& block, int64_t s, Codes& codes) {
   constexpr int kBits = bits_of(kCoding);
@@ -102,7 +104,7 @@ void store(const Job& job, int64_t block, int64_t m, const Partial& value, bool 
   }
 }
 
-// integer[r] += sum over quads [first, last) of the span of code * x, for one row of activations
+// Adds code * x, summed over quads [first, last) of the span, to integer[r], for one row of activations.
 template <bool kTwo>
 void dot_quads(const Codes& codes, const int8_t* x, int first, int last, int32_t (&integer)[kBlock]) {
   for (int q = first; q < last; ++q) {
@@ -134,7 +136,8 @@ void multiply_tile(const Job& job, int64_t block, int64_t m0, int64_t rows) {
       const Terms<kCoding> t(b, weight_group, r);
       for (int64_t m = 0; m < rows; ++m) {
         const int64_t at = g * job.rows + m0 + m;
-        // Unsigned: a view's two terms may each pass 2^31 where their difference does not.
+        // Unsigned arithmetic is used because a view's two terms may each pass 2^31 although their difference does
+        // not.
         const auto exact = static_cast<int32_t>((static_cast<uint32_t>(integer[m][r]) << t.shift) -
                                                 static_cast<uint32_t>(t.zero) * static_cast<uint32_t>(job.sum[at]));
         partial[m][r] += static_cast<float>(exact) * (t.scale * job.scale[at]);
@@ -144,7 +147,7 @@ void multiply_tile(const Job& job, int64_t block, int64_t m0, int64_t rows) {
   for (int64_t m = 0; m < rows; ++m) store(job, block, m0 + m, partial[m], false);
 }
 
-// FP4: every half of a span has its scale and offset.
+// In FP4 every half of a span has its own scale and offset.
 template <bool kTwo>
 void multiply_fp4_tile(const Job& job, int64_t block, int64_t m0, int64_t rows) {
   const Block b(job, block);

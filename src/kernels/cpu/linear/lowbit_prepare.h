@@ -1,5 +1,6 @@
-// FP32 rows -> INT8 planes or INT16 words (the layout is drawn in lowbit.h). Included once per instruction set: internal linkage, so
-// that every file has its own copy, vectorised by the compiler for its own target; all give the same bits.
+// This file turns FP32 rows into INT8 planes or INT16 words (the layout is drawn in lowbit.h). It is included once
+// per instruction set with internal linkage, so that the compiler vectorises a copy for each target; all copies give
+// the same bits.
 #pragma once
 #include <cstring>
 #include <limits>
@@ -9,20 +10,21 @@
 namespace fidelio::cpu::lowbit {
 namespace {
 
-// Below this the group counts as zero: 16319 / largest would overflow.
+// A group below this counts as zero, since 16319 / largest would overflow.
 constexpr float kTiny = 1e-30f;
 
-// How an integer of a span is kept: two planes of INT8, one of them, or INT16 words.
+// A Split is how the integers of a span are kept: as two planes of INT8, as one, or as INT16 words.
 enum class Split { two, one, words };
 
-// Where column c of a quad's four words lies: columns 0 and 2 are the halves of one dword, 1 and 3 of the next.
+// Returns the place of column c among a quad's four words: columns 0 and 2 are the halves of one dword, 1 and 3 of
+// the next.
 constexpr int word_of(int c) { return c % 4 == 1 || c % 4 == 2 ? c ^ 3 : c; }
 
-// 32 integers of one span, |q| <= 16319: how they are kept, and their sum.
+// Rounds 32 values of one span to integers with |q| <= 16319, stores them as kSplit says, and returns their sum.
 template <Split kSplit>
 inline int32_t split_span(const float* x, float inverse, int8_t* planes) {
   constexpr float kMagic = 12582912.0f;  // 1.5 * 2^23: adding it rounds to the nearest integer, ties to even
-  uint32_t total = 0;                    // wraps for NaN and infinities; their scale carries them through
+  uint32_t total = 0;                    // wraps for NaN and infinities, which the scale carries through
   for (int i = 0; i < kSpan; ++i) {
     const float shifted = x[i] * inverse + kMagic;
     uint32_t u;
@@ -43,7 +45,8 @@ inline int32_t split_span(const float* x, float inverse, int8_t* planes) {
   return static_cast<int32_t>(total);
 }
 
-// The largest magnitude; NaN counts above everything (as bit patterns of magnitudes do), so it reaches the scale.
+// Returns the largest magnitude. NaN counts above everything (as bit patterns of magnitudes do), so it reaches the
+// scale.
 inline float largest_magnitude(const float* x, int64_t n) {
   uint32_t largest = 0;
   for (int64_t i = 0; i < n; ++i) {
@@ -82,7 +85,8 @@ inline void prepare_rows(const PrepareJob& job) {
         }
       }
       job.scale[g * job.rows + m] = zero ? 0.0f : largest / steps;
-      // NaN or infinity: the integers mean nothing and the scale carries it; their sum must not overflow a kernel.
+      // For a NaN or infinity the integers mean nothing and the scale carries it; their sum must not overflow a
+      // kernel.
       job.sum[g * job.rows + m] = largest <= std::numeric_limits<float>::max() ? static_cast<int32_t>(sum) : 0;
     }
   }

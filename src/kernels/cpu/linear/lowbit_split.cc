@@ -10,15 +10,15 @@ namespace fidelio::cpu::lowbit {
 namespace {
 
 constexpr int64_t kVector = 64, kAhead = 8192;
-constexpr int kWords = 8, kPairs = 4;  // words of a vector; pairs of quads in a span
+constexpr int kWords = 8, kPairs = 4;  // words of a vector, and pairs of quads in a span
 
-// What a plane may be split into, in the order of Kernels::merge; 0: there is none.
+// These are the widths of the parts that a plane may be split into, in the order of Kernels::merge; 0 means no part.
 constexpr std::array<std::array<int, 3>, kSplits> kParts = {{{2, 1, 1}, {1, 1, 2}, {1, 1, 0}}};
 
-// The plane that `cut` lies in.
+// A SplitPlane is the plane that `cut` lies in.
 struct SplitPlane {
   int64_t offset = 0, bytes = 0;
-  size_t into = 0;  // of kParts
+  size_t into = 0;  // index into kParts
 };
 SplitPlane plane_at(const Layout& l, int cut) {
   int end = 0, p = 0;
@@ -30,8 +30,9 @@ SplitPlane plane_at(const Layout& l, int cut) {
   return {};
 }
 
-// A plane of kWidth bits keeps pair i of quads of a span as lowbit.h draws it: the first quad's bits from bit 0 of every
-// byte of some vector on, or further up, the second's four bits above. This is word w of that vector, from bit 0 on.
+// A Field finds the bits of pair i of quads of a span in a plane of kWidth bits. As lowbit.h draws it, the first
+// quad's bits begin at bit 0 of every byte of some vector, or further up, and the second's lie four bits above. get()
+// returns word w of that vector, shifted so that they begin at bit 0.
 template <int kWidth>
 struct Field {
   static constexpr uint64_t kBytes = 0x0101010101010101;

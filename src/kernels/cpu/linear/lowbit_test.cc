@@ -1,4 +1,5 @@
-// Every low-bit kernel row x instruction set x ragged size against the meaning of its format (formats/linear_weight.h).
+// This file compares every low-bit kernel, for each instruction set and for ragged sizes, with the meaning of its
+// format (formats/linear_weight.h).
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -30,7 +31,7 @@ std::vector<FormatSpec> all_specs() {
   return specs;
 }
 
-// Those whose groups are whole spans, and FP4.
+// Returns the formats whose groups are whole spans, and FP4.
 std::vector<FormatSpec> all_specs_and_fp4() {
   std::vector<FormatSpec> specs = all_specs();
   for (const char* fp4 : {"fp4g16", "fp4g16z"}) specs.push_back(parse_format(fp4));
@@ -42,7 +43,7 @@ std::span<T> elements(OwnedTensor& t) {
   return t.as<T>();
 }
 
-// Random codes, scales, zeros, codebook and, on request, a bias.
+// Returns a weight with random codes, scales, zeros and codebook and, on request, a bias.
 LinearWeight random_weight(const FormatSpec& spec, int64_t out, int64_t in, uint64_t seed, bool bias = false) {
   Rng rng(seed);
   LinearWeight w = allocate_weight(spec, out, in);
@@ -121,13 +122,13 @@ Input prepare_for(const Linear& w, Activations mode, Isa isa, const std::vector<
   const Form form = w.kernels[static_cast<int>(mode)]->form;
   const int64_t group = activation_group(w.spec);
   input.scratch = Buffer(prepared_bytes(form, rows, w.in, group));
-  const int64_t half = rows / 2;  // in two parts, as threads do
+  const int64_t half = rows / 2;  // in two parts, as threads do it
   cpu::prepare(form, isa, x.data(), rows, w.in, group, 8, input.scratch.data(), 0, half);
   input.prepared = cpu::prepare(form, isa, x.data(), rows, w.in, group, 8, input.scratch.data(), half, rows);
   return input;
 }
 
-// The integer of row m, column c as prepared.
+// Returns the integer of row m, column c as prepared.
 int integer_of(const Prepared& p, int64_t m, int64_t c) {
   const auto* span = static_cast<const int8_t*>(p.plane0) + (c / lowbit::kSpan * p.rows + m) * p.stride;
   const int64_t i = c % lowbit::kSpan;
@@ -148,7 +149,7 @@ std::vector<float> multiply(const Linear& w, Activations mode, const Input& inpu
   return y;
 }
 
-// Scale and zero of a group in double, code of an element: the format, without FP32 roundings.
+// An Exact is a weight according to its format, without FP32 roundings: scales in double, and integers.
 struct Exact {
   std::vector<std::vector<int>> q;         // (out, in): code - zero, or the grid's entry
   std::vector<std::vector<double>> scale;  // (out, groups)
@@ -184,10 +185,10 @@ struct Exact {
   }
 };
 
-// y against the exact value for the activations as prepared, and for the ones before.
-//   a group's term s_w s_x I: I exact in INT32, then 1 rounding to FP32, 1 of s_w s_x, 1 product (none with FMA), G
-//   sums; then the row scale (1), the bias (1) and the sum into y (1). x itself: |x - s_x q| <= s_x / 2 from rounding
-//   to the integer, and 3 roundings of x / s_x and of s_x: below 16319 * 3 u.
+// Compares y with the exact value, once for the activations as prepared and once for those before. A group's term is
+// s_w s_x I, where I is exact in INT32; then come 1 rounding to FP32, 1 of s_w s_x, 1 of the product (none with FMA)
+// and G of the sums; then those of the row scale (1), the bias (1) and the sum into y (1). For x itself |x - s_x q|
+// <= s_x / 2 from rounding to the integer, and the 3 roundings of x / s_x and of s_x add less than 16319 * 3 u.
 void expect_conforming(const LinearWeight& w, const Exact& exact, const Prepared& p, const std::vector<float>& x,
                        const std::vector<float>& before, const std::vector<float>& y) {
   const int64_t g = w.spec.group_size(w.in), groups = (w.in + p.group - 1) / p.group;
@@ -255,7 +256,7 @@ TEST(Lowbit, Fp32FormConformsToDecode) {
             const double term = double{x[m * w.in + c]} * values[o * w.in + c];
             sum += term, magnitude += std::abs(term);
           }
-          // at most a product and a sum a column, and the bias
+          // There is at most a product and a sum for each column, and the bias.
           ASSERT_LE(std::abs(y[m * w.out + o] - sum), gamma(static_cast<double>(w.in) + 2) * magnitude) << o;
         }
     }
@@ -277,7 +278,7 @@ TEST(Lowbit, RowsDoNotDependOnTheBatchOrOnThreads) {
             alone.push_back(multiply(w, mode, prepare_for(w, mode, isa, row, 1)));
           }
           for (int64_t rows : {2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 33, 100, 129, 134, 140}) {
-            if (isa == Isa::portable && rows > 3 && rows < 33) continue;  // one code path there
+            if (isa == Isa::portable && rows > 3 && rows < 33) continue;  // there is one code path there
             const std::vector<float> y = multiply(w, mode, prepare_for(w, mode, isa, x, rows));
             for (int64_t m = 0; m < rows; ++m)
               ASSERT_EQ(std::memcmp(y.data() + m * w.out, alone[m].data(), static_cast<size_t>(w.out) * 4), 0)
@@ -317,8 +318,8 @@ TEST(Lowbit, DecodeRowGivesTheFormatsOwnValuesAndPackingKeepsTheBytes) {
         w.kernels[0]->decode_row(w, o, row.data());
         ASSERT_EQ(std::memcmp(row.data(), expected.data() + o * size.in, row.size() * 4), 0) << "row " << o;
       }
-      // Whole blocks and spans hold the stored bytes, plus at most 63 of alignment a block (and the 128 of
-      // a grid's tables); zeros lie as 16-row strings where the file rounds each row's string up to a byte.
+      // Whole blocks and spans hold the stored bytes, plus at most 63 bytes of alignment a block and the 128 of a
+      // grid's tables. Zeros lie as 16-row strings, while the file rounds each row's string up to a byte.
       if (size.out == 16 && size.in == 128) {
         const int64_t stored = stored_bytes(spec, 16, 128);
         EXPECT_GE(w.bytes(), stored - 16);
@@ -327,8 +328,8 @@ TEST(Lowbit, DecodeRowGivesTheFormatsOwnValuesAndPackingKeepsTheBytes) {
     }
 }
 
-// All codes at the top against zero 0, all at 0 against the top zero, activations at both ends of their range: the
-// largest integers there are. |q - z| = 255, |x| = 16319, 128 columns: 532,652,160 < 2^31.
+// All codes are at the top against zero 0, or at 0 against the top zero, with activations at both ends of their
+// range. These give the largest integers: |q - z| = 255, |x| = 16319 and 128 columns make 532,652,160 < 2^31.
 TEST(Lowbit, TheLargestIntegersFit) {
   for (const Isa isa : supported_isas())
     for (int bits = 2; bits <= 8; ++bits)
@@ -364,7 +365,7 @@ TEST(Lowbit, PreparedRowsRoundToTheNearestStepAndSumExactlyOnEveryIsa) {
   for (const Form form : {Form::i8x2, Form::i8, Form::i16}) {
     std::vector<std::byte> first;
     for (const Isa isa : supported_isas()) {
-      if (form == Form::i16 && isa != Isa::avx2) continue;  // nothing there multiplies it
+      if (form == Form::i16 && isa != Isa::avx2) continue;  // no kernel multiplies it there
       Buffer scratch(prepared_bytes(form, rows, columns, group));
       const Prepared p = cpu::prepare(form, isa, x.data(), rows, columns, group, 8, scratch.data(), 0, rows);
       for (int64_t m = 0; m < rows; ++m)
@@ -404,9 +405,9 @@ TEST(Lowbit, NotANumberAndInfinityReachEveryOutputOfTheirRowAndNoOther) {
     }
 }
 
-// Terms of one output: for every half of a span, scale * integers and offset * their sum. Both integers are exact in
-// FP32 (12 * 16319 * 16 < 2^24); a term is two products and one sum into the total, each a rounding at most, then the
-// row scale and the bias.
+// Every half of a span has two terms in an output: scale * integers, and offset * their sum. Both integers are exact
+// in FP32 (12 * 16319 * 16 < 2^24). A term takes two products and one sum into the total, each a rounding at most;
+// the row scale and the bias follow.
 TEST(Lowbit, Fp4ConformsOnEveryIsaAtEveryRaggedSizeAndIsRowInvariant) {
   for (const Isa isa : supported_isas())
     for (const char* format : {"fp4g16", "fp4g16z"})
@@ -450,7 +451,8 @@ TEST(Lowbit, Fp4ConformsOnEveryIsaAtEveryRaggedSizeAndIsRowInvariant) {
       }
 }
 
-// What the kernel of a view computes, alone and in a batch, from the whole weight's packing is what the view decodes to.
+// Expects that the kernel of a view computes, alone and in a batch, from the whole weight's packing, what the view
+// decodes to.
 void expect_view(const LinearWeight& weight, const Linear& w, const LinearKernel& kernel, Isa isa) {
   const LinearWeight view = high_planes(weight, kernel.bits);
   const std::vector<float> values = decode(view);
@@ -469,8 +471,9 @@ void expect_view(const LinearWeight& weight, const Linear& w, const LinearKernel
   ASSERT_TRUE(std::equal(one.begin(), one.end(), y.end() - w.out)) << "alone and in a batch";
   for (int64_t m = 0; m < rows; ++m)
     for (int64_t o = 0; o < w.out; ++o) {
-      // Against the decoded view times the activations as prepared: a product and a sum a column in FP32, or a group's
-      // exact integers with three roundings; and the decoded values' own two.
+      // The result is compared with the decoded view times the activations as prepared. It has a product and a sum
+      // for each column in FP32, or a group's exact integers with three roundings, and the decoded values have two of
+      // their own.
       double sum = weight.bias.as<const float>()[o], magnitude = std::abs(sum);
       for (int64_t c = 0; c < w.in; ++c) {
         const Prepared& p = input.prepared;
@@ -484,7 +487,7 @@ void expect_view(const LinearWeight& weight, const Linear& w, const LinearKernel
     }
 }
 
-// Every way of cutting every format between its planes.
+// This test covers every way of cutting every format between its planes.
 TEST(Lowbit, ViewsReadTheHighPlanesOfTheWholeWeightsPacking) {
   int seen = 0;
   for (const Isa isa : supported_isas())
@@ -498,12 +501,13 @@ TEST(Lowbit, ViewsReadTheHighPlanesOfTheWholeWeightsPacking) {
         ++seen;
         expect_view(weight, w, kernel, isa);
       }
-  // Integers of 3, 5, 6 and 8 bits can be cut in one place, 7 in two, grids of 3, 5 and 6 in one; 4 groups, 2 x 2
-  // variants of integers, 3 modes.
+  // Integers of 3, 5, 6 and 8 bits can be cut in one place, 7 in two, grids of 3, 5 and 6 in one. There are 4 groups,
+  // 2 x 2 variants of integers and 3 modes.
   EXPECT_EQ(seen, static_cast<int>(supported_isas().size()) * (6 * 16 + 3 * 4) * 3);
 }
 
-// Every cut inside a plane, which is split for it: the views that end there now, and the whole weight's bits as before.
+// This test covers every cut inside a plane, which is split for it: the views that then end there work, and the whole
+// weight gives the same bits as before.
 TEST(Lowbit, PlanesAreSplitWhereAViewIsToEnd) {
   int seen = 0;
   for (const Isa isa : supported_isas())
@@ -528,7 +532,8 @@ TEST(Lowbit, PlanesAreSplitWhereAViewIsToEnd) {
             const std::vector<float> x = random_rows(rows, w.in, 3);
             const Input input = prepare_for(w, mode, isa, x, rows);
             std::vector<float> expected = random_rows(rows, w.out, 13), got = expected;
-            // An odd number of blocks, the last one with rows for nobody; and not from the first one on.
+            // There is an odd number of blocks, the last one with rows past the end, and one range does not begin at
+            // the first block.
             for (const int64_t first : {0, 1}) {
               before.kernel(mode).multiply(before, input.prepared, first, 3, expected.data(), w.out, true);
               w.kernel(mode).multiply(w, input.prepared, first, 3, got.data(), w.out, true);
@@ -536,11 +541,13 @@ TEST(Lowbit, PlanesAreSplitWhereAViewIsToEnd) {
             ASSERT_EQ(expected, got) << name_of(mode) << " " << rows;
           }
       }
-  // Integers of 4 bits have two such cuts, 5 and 6 two and three, 7 three, 8 five; grids of 4, 5 and 6 two, two, three.
+  // Integers of 4 bits have two such cuts, 5 and 6 two and three, 7 three, 8 five; grids of 4, 5 and 6 have two, two
+  // and three.
   EXPECT_EQ(seen, static_cast<int>(supported_isas().size()) * (15 * 16 + 7 * 4));
 }
 
-// Whole weights and views, rows that fill tiles or do not, more than a pass takes, sums added, and rows of NaN.
+// This test covers whole weights and views, rows that fill tiles or do not, more rows than a pass takes, sums added
+// to y, and rows of NaN.
 TEST(Lowbit, TilesOfAmxGiveTheBitsOfVectors) {
   if (supported_isas().back() != Isa::amx) GTEST_SKIP() << "this machine has no AMX";
   for (const FormatSpec& spec : all_specs())
@@ -571,7 +578,8 @@ TEST(Lowbit, TilesOfAmxGiveTheBitsOfVectors) {
     }
 }
 
-// The largest integers of a view: 8 bits cut to 4 against zero 0 and activations at the end of their range.
+// The largest integers of a view come from 8 bits cut to 4, against zero 0 and with activations at the end of their
+// range.
 TEST(Lowbit, TheLargestIntegersOfAViewFit) {
   for (const Isa isa : supported_isas())
     for (const bool top : {true, false}) {
@@ -587,7 +595,7 @@ TEST(Lowbit, TheLargestIntegersOfAViewFit) {
         std::vector<float> y(16);
         kernel.multiply(w, prepare_for(w, kernel.mode, isa, x, 1).prepared, 0, 1, y.data(), 16, false);
         const std::vector<float> values = decode(high_planes(weight, 4));
-        for (int64_t o = 0; o < 16; ++o)  // 128 equal terms; some six roundings
+        for (int64_t o = 0; o < 16; ++o)  // 128 equal terms, with some six roundings
           EXPECT_NEAR(y[o] / (128.0 * values[o * 128]), 1, 8 * kUnit) << kernel.name;
       }
     }

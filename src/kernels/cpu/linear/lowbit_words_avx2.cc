@@ -1,15 +1,17 @@
-// AVX2, activations of 16 bits: INT16 words, two columns of 8 rows a vpmaddwd, exact in INT32.
+// This file multiplies low-bit weights by activations of 16 bits with AVX2. They are INT16 words, and one vpmaddwd
+// takes two columns of 8 rows, exact in INT32.
 //
-// AVX2 has no exact product of unsigned and signed bytes that is not narrow (lowbit_avx2.cc), so two planes of INT8 would
-// cost 8-bit weights nine instructions for 32 products of 16 bits. As words they cost four, and what widens the codes,
-// two instructions, is shared by all rows of activations at once:
+// AVX2 has no exact product of unsigned and signed bytes that is not narrow (lowbit_avx2.cc), so two planes of INT8
+// would cost 8-bit weights nine instructions for 32 products of 16 bits. As words they cost four, and the two
+// instructions that widen the codes are shared by all rows of activations at once:
 //
 //     bytes of a quad, 8 rows     c0 c1 c2 c3 | c0 c1 c2 c3 | ..
 //     even = bytes & 0x00ff       c0    c2    | c0    c2    | ..     times x0 x2 | x0 x2 | ..
 //     odd  = bytes >> 8           c1    c3    | c1    c3    | ..     times x1 x3 | x1 x3 | ..
 //
-// Codes stay unsigned, grids are entries + 128: 255 * 16319 * 128 columns < 2^30. Eight or fewer rows of activations
-// keep their sums in registers while a half of a block's group passes; more meet words that were unpacked before.
+// Codes stay unsigned and grids are entries + 128, so sums fit: 255 * 16319 * 128 columns < 2^30. A few rows of
+// activations (up to eight) keep their sums in registers while a half of a block's group passes; more rows meet words
+// that were unpacked before.
 #include <cstring>
 
 #include "kernels/cpu/linear/lowbit_avx2.h"
@@ -29,7 +31,7 @@ struct Block {
   Block(const Layout& l, const uint8_t* b) : base(b), planes(l, b), zeros(l, b) {}
 };
 
-// sums[m] += codes of quads 2 kPair and 2 kPair + 1 . x
+// Adds codes . x of quads 2 kPair and 2 kPair + 1 to sums[m].
 template <int kCoding, int kPair, int kRows>
 FIDELIO_INLINE void add_pair(const uint8_t* const* at, const Table<kCoding>& table, const int8_t* x,
                              __m256i (&sums)[kRows]) {
@@ -42,13 +44,14 @@ FIDELIO_INLINE void add_pair(const uint8_t* const* at, const Table<kCoding>& tab
     FIDELIO_UNROLL for (int i = 0; i < 4; ++i) {
       const __m256i pairs = _mm256_madd_epi16(w[i], broadcast(x + kWordBytes * m + 16 * kPair + 4 * i));
       sums[m] = _mm256_add_epi32(sums[m], pairs);
-      // Here, and not later: g++ is free to add integers in another order, and keeps 64 products on the stack to do so.
+      // The sum is made here and not later: g++ is free to add integers in another order, and would keep 64 products
+      // on the stack to do so.
       asm("" : "+x"(sums[m]));
     }
   }
 }
 
-// A group's spans for 8 of the block's outputs, half 0 or 1.
+// Adds a group's spans for 8 of the block's outputs, those of half 0 or 1.
 template <int kCoding, int kRows>
 FIDELIO_INLINE void add_group(const Job& job, const Block<kCoding>& block, const Table<kCoding>& table, int64_t first,
                               int64_t last, int64_t m0, int half, __m256i (&sums)[kRows]) {
@@ -64,7 +67,7 @@ FIDELIO_INLINE void add_group(const Job& job, const Block<kCoding>& block, const
   }
 }
 
-// partial += (s_w s_x) float(integer - zero sum)
+// Computes partial += (s_w s_x) float(integer - zero sum).
 template <int kRows>
 FIDELIO_INLINE void close_rows(const Job& job, int64_t group, int64_t m0, int half, __m256 scale, __m256i zero,
                                const __m256i (&integers)[kRows], float (*partial)[kBlock]) {
@@ -103,8 +106,9 @@ void multiply_tile(const Job& job, int64_t block, int64_t m0, const Table<kCodin
   for (int m = 0; m < kRows; ++m) store(job, block, m0 + m, partial[m], l.scale != Scale::f16);
 }
 
-// One row: both halves of a block at once, so that a word of x is read once for both, each word of a pair its own sum.
-// In order, as above: left to itself g++ adds the sums up at once and keeps parts of them on the stack.
+// Adds a pair of quads for one row of activations. Both halves of a block are taken at once, so that a word of x is
+// read once for both, and each word of a pair has a sum of its own. They are added in order, as above; left to itself
+// g++ adds the sums up at once and keeps parts of them on the stack.
 template <int kCoding, int kPair>
 FIDELIO_INLINE void add_pair_of_row(const uint8_t* const (&at)[2][3], const Table<kCoding>& table, const int8_t* x,
                                     __m256i (&upper)[4], __m256i (&lower)[4]) {
@@ -154,8 +158,9 @@ void multiply_row(const Job& job, int64_t block, int64_t m, const Table<kCoding>
   store(job, block, m, partial[0], l.scale != Scale::f16);
 }
 
-// Many rows: the words of a group, unpacked once, stay in L1 while tiles of six rows meet all 16 outputs, so a word of x
-// is read for two products in place of one, and unpacking costs a fortieth of what it does for eights.
+// Many rows are multiplied in tiles of six. The words of a group, unpacked once, stay in L1 while the tiles meet all
+// 16 outputs. A word of x is thus read for two products in place of one, and unpacking costs a fortieth of what it
+// does for tiles of eight rows that unpack for themselves.
 //
 //     pair of columns      0          1
 //     words of 8 outputs   half 0 | half 1 | half 0 | half 1 | ..     16 pairs a span
@@ -166,7 +171,7 @@ struct Group {
   alignas(32) float partial[kMaxRows][kBlock];
 };
 
-// Shifted, where they are a view's and stand for more.
+// Stores the words of a pair of quads, shifted if they are a view's and stand for larger integers.
 template <int kCoding, int kPair>
 FIDELIO_INLINE void store_words(const uint8_t* const* at, const Table<kCoding>& table, __m128i shift, uint8_t* to) {
   __m256i a, b;
@@ -194,8 +199,8 @@ void unpack_group(const Block<kCoding>& block, const Table<kCoding>& table, __m1
   }
 }
 
-// upper and lower[m] = the group's words of either half . rows m of x, whose spans are `stride` apart. Two arrays and no
-// loop over them: what is indexed by a variable lives in memory.
+// Sets upper[m] and lower[m] to the group's words of either half . row m of x; the spans of a row are `stride` apart.
+// There are two arrays and no loop over them, since what is indexed by a variable lives in memory.
 template <int kRows>
 FIDELIO_INLINE void add_words(const uint8_t* words, const int8_t* x, int64_t stride, int64_t spans,
                               __m256i (&upper)[kRows], __m256i (&lower)[kRows]) {
@@ -207,13 +212,13 @@ FIDELIO_INLINE void add_words(const uint8_t* words, const int8_t* x, int64_t str
         const __m256i value = broadcast(x + kWordBytes * m + 4 * pair);
         upper[m] = _mm256_add_epi32(upper[m], _mm256_madd_epi16(first, value));
         lower[m] = _mm256_add_epi32(lower[m], _mm256_madd_epi16(second, value));
-        asm("" : "+x"(upper[m]), "+x"(lower[m]));  // as above
+        asm("" : "+x"(upper[m]), "+x"(lower[m]));  // added in order, as above
       }
     }
 }
 
-// What a group of many rows is of a whole weight or of a view alike, which so needs no instance of its own: words shifted
-// as they are unpacked, zeros and scales.
+// A Closing is how a group of many rows treats words, zeros and scales, for a whole weight or a view alike; so a view
+// needs no instance of its own.
 struct Closing {
   int below;  // bits that a view leaves out
   __m128i shift;
@@ -247,7 +252,8 @@ void multiply_group(const Job& job, const Block<kCoding>& block, const Closing& 
   close_many(job, block, closing, group, weight_group, m0, 1, lower, partial);
 }
 
-// kCoding: of integers that a view's are unpacked like.
+// Multiplies many rows by one block. kCoding is a coding of integers or grids; views are unpacked like the integers
+// of their width.
 template <int kCoding>
 void multiply_many(const Job& job, int64_t block, int64_t m0, int64_t rows) {
   const Layout& l = job.layout;
@@ -272,8 +278,9 @@ void multiply_many(const Job& job, int64_t block, int64_t m0, int64_t rows) {
   for (int64_t m = 0; m < rows; ++m) store(job, block, m0 + m, group.partial[m], l.scale != Scale::f16);
 }
 
-// Verification brings a few rows more than one: up to eight are one tile, but for six, which go the way of many (faster by
-// a twentieth), and seven, which are four and three. A tile of a row costs nearly what one of three does.
+// Verification of drafts brings a few rows more than one. Up to eight rows are one tile, except for six, which are
+// treated as many rows (faster by a twentieth), and seven, which are four and three. A tile of one row costs nearly
+// as much as one of three.
 template <int kCoding>
 void multiply(const Job& job) {
   using Of = void (*)(const Job&, int64_t, int64_t, const Table<kCoding>&);

@@ -1,4 +1,4 @@
-// What a linear's input is turned into before it is multiplied: FP32 as it is, BF16, or integer planes (lowbit*.cc).
+// This file turns a linear's input into what is multiplied: FP32 as it is, BF16, or integer planes (lowbit*.cc).
 #include "kernels/cpu/linear/dense.h"
 #include "kernels/cpu/linear/lowbit_linear.h"
 

@@ -1,6 +1,6 @@
-// What AMX's LDTILECFG reads: how many bytes the rows of each of eight tiles have, and how many rows. Plain data: files
-// compiled for AMX include it. To be given as a constant: g++ 12 takes _tile_loadconfig to read 8 bytes of it, and
-// would leave the rest of one on the stack unwritten.
+// This file has what AMX's LDTILECFG reads: how many rows each of eight tiles has, and how many bytes a row. It is
+// plain data, since files compiled for AMX include it. It must be given as a constant: g++ 12 takes
+// _tile_loadconfig() to read only 8 bytes of it, and would leave the rest of one on the stack unwritten.
 #pragma once
 #include <cstdint>
 

@@ -15,10 +15,10 @@ using vectors::kDim;
 using vectors::kTile;
 
 constexpr int kBlock = 16;     // outputs
-constexpr int kLayout = 1000;  // of no other kind
+constexpr int kLayout = 1000;  // shared with no other kind
 
-// The packed form: everything as in the file, one tensor after the other, with scales widened to FP32 and, in place of
-// the counts, where each row's corrections begin.
+// The packed form has everything as in the file, one tensor after the other, with scales widened to FP32 and, in
+// place of the counts, where each row's corrections begin.
 struct Layout {
   VectorShape shape;
   int64_t high_stride, book, column, row, begin, index, high, sign, sparse_scale, sparse_index, sparse_value, bytes;
@@ -92,7 +92,7 @@ vectors::Row row_of(const Linear& w, const Layout& l, int64_t r) {
 
 int nibble(const uint8_t* bytes, int64_t i) { return (bytes[i / 2] >> (4 * (i % 2))) & 15; }
 
-// The 8 entries of vector v with their signs, as whole numbers.
+// Returns the 8 entries of vector v with their signs, as integers.
 void entries_of(const vectors::Row& r, int signs, int64_t v, float* values) {
   int64_t index = r.index[v];
   int bits = 0;
@@ -112,10 +112,11 @@ void entries_of(const vectors::Row& r, int signs, int64_t v, float* values) {
 
 float sum(const float* a) { return ((a[0] + a[4]) + (a[2] + a[6])) + ((a[1] + a[5]) + (a[3] + a[7])); }
 
-// A tile of rows of x, padded to whole cache lines of words. A thread keeps its own, which grows to what it has met.
+// A Tile is a tile of rows of x, padded to whole cache lines of words. Each thread keeps its own, which grows as
+// needed.
 struct Tile {
   std::vector<float> plain, scaled, scale;
-  Buffer words;  // int16_t; a load of a line that is not aligned reads two
+  Buffer words;  // int16_t; a load that is not aligned would touch two cache lines
   int64_t stride = 0, groups = 0;
 
   void resize(int64_t vectors, bool as_words) {
@@ -135,7 +136,8 @@ struct Tile {
     std::fill(times + in, times + stride, 0.0f);
   }
 
-  // Row m's scaled values as words. What is not finite makes the scale NaN, by which every sum is multiplied.
+  // Rounds row m's scaled values to words. A value that is not finite makes the scale NaN, by which every sum is
+  // multiplied.
   void round(int64_t m) {
     for (int64_t g = 0; g < groups; ++g) {
       const int64_t begin = g * vectors::kGroup * kDim, end = std::min(stride, begin + vectors::kGroup * kDim);
@@ -147,7 +149,7 @@ struct Tile {
         range = std::max(range, std::fabs(from[c]));
         finite &= std::fabs(from[c]) <= std::numeric_limits<float>::max();
       }
-      const bool usual = finite && range > 1e-30f;  // what is less would overflow the factor
+      const bool usual = finite && range > 1e-30f;  // a smaller range would overflow the factor
       const float factor = usual ? vectors::kSteps / range : 0.0f;
       for (int64_t c = begin; c < end; ++c)
         to[c] = usual ? static_cast<int16_t>(std::nearbyint(from[c] * factor)) : int16_t{0};
@@ -158,7 +160,7 @@ struct Tile {
   }
 };
 
-// For each tile of rows of x every row of the range.
+// Multiplies every row of the range for each tile of rows of x.
 template <vectors::Multiply kMultiply, bool kWords>
 void multiply(const Linear& w, const Prepared& x, int64_t first, int64_t last, float* y, int64_t y_stride, bool add) {
   const Layout l(w.spec, w.out, w.in);
@@ -196,7 +198,7 @@ void multiply(const Linear& w, const Prepared& x, int64_t first, int64_t last, f
   }
 }
 
-// The same products as decode_vectors(), so the same bits.
+// Decodes a row by the same products as decode_vectors(), so to the same bits.
 void decode_row(const Linear& w, int64_t row, float* values) {
   const Layout l(w.spec, w.out, w.in);
   const vectors::Row r = row_of(w, l, row);

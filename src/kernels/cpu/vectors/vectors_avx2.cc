@@ -1,3 +1,4 @@
+// This file multiplies vector codes with AVX2, by FP32 activations and by words (vector_rows.h).
 #if defined(__x86_64__)
 #include <immintrin.h>
 
@@ -12,7 +13,8 @@ inline __m256 widen(const int8_t* bytes) {
   return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(bytes))));
 }
 
-// The sign that entry j has in `bits` becomes its FP32 sign: bit s of 4 is of entries 2 s and 2 s + 1.
+// Negates entries by the signs in `bits`: each bit is shifted to the place of an FP32 sign. With 8 signs bit j is
+// that of entry j; with 4 signs bit s is that of entries 2 s and 2 s + 1.
 template <int kSigns>
 inline __m256 negate(__m256 value, int bits) {
   const __m256i shift = kSigns == 8   ? _mm256_setr_epi32(31, 30, 29, 28, 27, 26, 25, 24)
@@ -63,11 +65,13 @@ void codes(const Job& job) {
   for (int m = 0; m < kRows; ++m) job.sums[m] = sum(_mm256_add_ps(a[m], b[m]));
 }
 
-// ---- Words. What negates the bytes of two neighbouring vectors: 1, or -1 where a sign is set.
+// The functions from here on multiply words. A PairSigns holds what negates the bytes of two neighbouring vectors: 1,
+// or -1 if a sign is set.
 struct PairSigns {
   alignas(16) int8_t of[256][16];
 };
-// By a byte of two nibbles: with four signs one for each pair of entries, with one sign the highest bit of a nibble.
+// Returns the table indexed by a byte of two nibbles. With four signs a nibble has one for each pair of entries, with
+// one sign it is the nibble's highest bit.
 template <int kSigns>
 constexpr PairSigns pair_signs() {
   PairSigns t{};
@@ -95,7 +99,7 @@ inline __m128i two(const void* low, const void* high) {
   return _mm_castpd_si128(_mm_loadh_pd(first, static_cast<const double*>(high)));
 }
 
-// The signs of vectors v and v + 1, v even; `last`: there is no v + 1.
+// Returns the signs of vectors v and v + 1, v even; `last` means that there is no v + 1.
 template <int kSigns>
 inline __m128i signs_of(const Row& r, int64_t v, bool last) {
   if constexpr (kSigns == 8) return two(kEightSigns.of[r.sign[v]], kEightSigns.of[last ? 0 : r.sign[v + 1]]);
@@ -103,7 +107,8 @@ inline __m128i signs_of(const Row& r, int64_t v, bool last) {
   return _mm_load_si128(reinterpret_cast<const __m128i*>(table.of[(kSigns == 4 ? r.sign : r.high)[v / 2]]));
 }
 
-// Where the centroids of 32 vectors begin, in bytes of the codebook: their index times 8. Reads 32 and 16 bytes.
+// Writes where the centroids of 32 vectors begin, in bytes of the codebook: their index times 8. Reads 32 bytes of
+// `index` and 16 of `high`.
 template <int kSigns>
 inline void offsets_of(const uint8_t* index, const uint8_t* high, uint16_t* to) {
   const __m128i nibbles = _mm_loadu_si128(reinterpret_cast<const __m128i*>(high));
@@ -122,17 +127,17 @@ struct WordSums {
   const Job& job;
   __m256i whole[kRows];
 
-  // Vectors v and v + 1, whose centroids begin at a and b.
+  // Adds vectors v and v + 1, whose centroids begin at a and b.
   void add(int64_t v, const int8_t* a, const int8_t* b, bool last) {
     const __m256i levels = _mm256_cvtepi8_epi16(_mm_sign_epi8(two(a, b), signs_of<kSigns>(job.row, v, last)));
     for (int m = 0; m < kRows; ++m) {
       const auto* x = reinterpret_cast<const __m256i*>(job.words + m * job.stride + v * kDim);
       whole[m] = _mm256_add_epi32(whole[m], _mm256_madd_epi16(levels, _mm256_loadu_si256(x)));
-      asm("" : "+x"(whole[m]));  // added here, in order: else g++ keeps many products and adds them later
+      asm("" : "+x"(whole[m]));  // added here, in order; otherwise g++ keeps many products and adds them later
     }
   }
 
-  // Vectors [v, end) of a group. Whole runs of 32 have their offsets made at once.
+  // Adds vectors [v, end) of a group. Whole runs of 32 have their offsets computed at once.
   void group(int64_t v, int64_t end) {
     const Row& r = job.row;
     if constexpr (kHigh) {
@@ -145,7 +150,7 @@ struct WordSums {
       for (; v + 2 <= end; v += 2)
         add(v, r.book + int64_t{r.index[v]} * kDim, r.book + int64_t{r.index[v + 1]} * kDim, false);
     }
-    for (; v < end; v += 2) {  // behind a row's last vector words are zeros, so whose centroid is there does not matter
+    for (; v < end; v += 2) {  // words after a row's last vector are zero, so any centroid will do there
       const bool last = v + 1 == end;
       add(v, centroid(v), last ? r.book : centroid(v + 1), last);
     }

@@ -1,16 +1,16 @@
-// Words by AVX-512 (F BW VL VBMI VNNI), with the bits of vectors_avx2.cc: whole numbers are exact in any order, and
-// what is rounded is rounded in the order of vector_rows.h.
+// This file multiplies vector codes by words with AVX-512 (F BW VL VBMI VNNI). It gives the bits of vectors_avx2.cc,
+// since integers are exact in any order and what is rounded is rounded in the order of vector_rows.h.
 //
-//   a group      where they are not bytes of the row itself, indices are unpacked to 16 bits and signs to 8, one bit an
+//   a group      indices that are not bytes of the row itself are unpacked to 16 bits, and signs to 8, one bit an
 //                entry, 32 vectors at a time; both are left in memory
-//   8 vectors    their centroids, 8 bytes each, merged into registers as they are loaded; negated under a mask of the
-//                signs; widened to twice 32 words; added up by vpdpwssd
+//   8 vectors    their centroids, 8 bytes each, are merged into registers as they are loaded, negated under a mask of
+//                the signs, widened to twice 32 words, and added up by vpdpwssd
 //
-// A whole group is unpacked before its products begin: a load of 2 bytes that comes just after the store of 64 that holds
-// them waits for it. Rejected: gathers, which read 8 indices at once; on a Xeon they gained 5% over this, on a Zen 5 they
-// take twice its time. Results has the tables.
+// A whole group is unpacked before its products begin: a load of 2 bytes that comes just after the store of the 64
+// bytes that hold them waits for it. Gathers, which read 8 indices at once, were rejected: on a Xeon they gained 5%
+// over this, on a Zen 5 they take twice its time (tables are in the report's results).
 #if defined(__x86_64__)
-#if defined(__GNUC__) && !defined(__clang__)  // g++ 12 takes the undefined operands inside its own intrinsics for ours
+#if defined(__GNUC__) && !defined(__clang__)  // g++ 12 warns about the undefined operands inside its own intrinsics
 #pragma GCC diagnostic ignored "-Wuninitialized"
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 #endif
@@ -30,17 +30,18 @@ inline T read(const void* from) {
   return value;
 }
 
-// Where codes of a run are: in the row itself, or behind the row's last whole run in a copy with zeros after it.
+// These are the codes of a run: in the row itself or, behind the row's last whole run, in a copy followed by zeros.
 struct Codes {
   const uint8_t *index, *high, *sign;
 };
 
 struct Unpacked {
   alignas(64) uint16_t index[kRun];  // of codes with nibbles
-  alignas(32) uint8_t signs[kRun];   // bit j negates entry j; not of 8 signs, which lie so in the row
+  alignas(32) uint8_t signs[kRun];   // bit j negates entry j; unused with 8 signs, which lie so in the row
 };
 
-// Word i of the nibbles' bytes twice, and how far it goes down for nibble i to be in bits 8 to 11.
+// A Spread spreads nibbles over 16-bit lanes: `byte` repeats each byte of nibbles for two lanes, and `down` is how
+// far lane i is shifted down for nibble i to be in bits 8 to 11.
 struct Spread {
   alignas(64) uint8_t byte[64];
   alignas(64) uint16_t down[32];
@@ -52,7 +53,7 @@ constexpr Spread spread() {
   return t;
 }
 constexpr Spread kSpread = spread();
-// Every bit of a nibble twice.
+// This table has every bit of a nibble twice.
 alignas(16) constexpr uint8_t kTwice[16] = {0x00, 0x03, 0x0c, 0x0f, 0x30, 0x33, 0x3c, 0x3f,
                                             0xc0, 0xc3, 0xcc, 0xcf, 0xf0, 0xf3, 0xfc, 0xff};
 
@@ -76,11 +77,12 @@ inline void unpack(const Codes& from, Unpacked& to) {
     const __m256i table = _mm256_broadcastsi128_si256(read<__m128i>(kTwice));
     _mm256_store_si256(reinterpret_cast<__m256i*>(to.signs), _mm256_shuffle_epi8(table, nibbles));
   }
-  // Read back from memory: compilers would take indices out of the register one by one, at two operations each.
+  // The unpacked codes are read back from memory: compilers would take indices out of the register one by one, at two
+  // operations each.
   asm volatile("" : "+m"(to));
 }
 
-// The signed words of 8 vectors.
+// Levels are the signed words of 8 vectors.
 struct Levels {
   __m512i of[2];
 };
@@ -103,11 +105,11 @@ inline Levels levels_of(const int8_t* book, const Index* index, const uint8_t* s
 
 template <int kSigns, bool kHigh, int kRows>
 struct WideSums {
-  static constexpr int kSums = kRows == 1 ? 4 : 2;  // one sum would wait for itself
+  static constexpr int kSums = kRows == 1 ? 4 : 2;  // a single sum would wait for itself
   const Job& job;
   __m512i whole[kRows][kSums];
 
-  // The run of vectors from v, `left` of them in the row; words are padded to whole fours of vectors.
+  // Adds the run of vectors from v on, `left` of them in the row; words are padded to whole fours of vectors.
   template <bool kAll>
   void run(const Codes& codes, const Unpacked& u, int64_t v, int64_t left) {
     const auto* index = [&] {
@@ -131,7 +133,7 @@ struct WideSums {
     }
   }
 
-  // Vectors [v, end) of a group.
+  // Adds vectors [v, end) of a group.
   void group(int64_t v, int64_t end) {
     constexpr bool kUnpacked = kHigh || kSigns == 4;
     Unpacked u[kGroup / kRun];

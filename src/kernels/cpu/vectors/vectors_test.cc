@@ -8,7 +8,7 @@
 namespace fidelio::cpu {
 namespace {
 
-// Random codes, scales, codebooks and corrections; corrections of a row are of its last vectors.
+// Returns random codes, scales, codebooks and corrections; the corrections of a row are of its last vectors.
 LinearWeight random_vectors(const char* format, int64_t out, int64_t in, bool bias) {
   LinearWeight w = allocate_weight(parse_format(format), out, in);
   auto& m = std::get<SignedVectors>(w.main);
@@ -54,8 +54,8 @@ std::vector<float> run(Cpu& cpu, const Cpu::Linear& w, std::span<const float> x,
   return y;
 }
 
-// What rounding the scaled inputs to 16 bits can change in output o: half a step of every group of 1024 columns, times
-// the magnitudes of the row's centroids there.
+// Returns how much rounding the scaled inputs to 16 bits can change output o: half a step of every group of 1024
+// columns, times the magnitudes of the row's centroids there.
 double rounding_error(const LinearWeight& w, std::span<const float> x, int64_t o) {
   const auto& m = std::get<SignedVectors>(w.main);
   const auto columns = m.column_scale.as<const f16>();
@@ -72,10 +72,11 @@ double rounding_error(const LinearWeight& w, std::span<const float> x, int64_t o
   return error;
 }
 
-// Every sign count with and without high bits, ragged rows, columns and tiles; several blocks. FP32: a product has a
-// rounding for the scaled input and one for its sum, sums at most one for each vector and eight for lanes; corrections
-// the same; row scale, correction and bias three more. The reference's weights have a rounding themselves (two with a
-// correction). 16 bits: fewer of those, and inputs are rounded to whole numbers.
+// This test covers every sign count with and without high bits, ragged rows, columns and tiles, and several blocks.
+// In FP32 a product has a rounding for the scaled input and one for its sum, sums have at most one for each vector
+// and eight for lanes, and corrections the same; row scale, correction and bias are three more. The reference's
+// weights have a rounding themselves (two with a correction). With 16 bits there are fewer of those, and inputs are
+// rounded to integers.
 TEST(Vectors, ConformOnEveryIsaAndAreRowInvariant) {
   struct Size {
     int64_t out, in;
@@ -107,7 +108,7 @@ TEST(Vectors, ConformOnEveryIsaAndAreRowInvariant) {
                 const double term = double{input[k]} * decoded[o * in + k];
                 want += term, magnitude += std::abs(term);
               }
-              // Where a correction cancels its code, both are larger than their sum: at most by the codes' and
+              // If a correction cancels its code, both are larger than their sum, at most by the codes' and
               // corrections' largest weights.
               const double largest = 1.02 * 1.02 * 127 + 1.02 * 128;
               for (int64_t k = 0; k < in; ++k) magnitude += w.spec.sparse > 0 ? std::abs(input[k]) * largest : 0;
@@ -123,7 +124,7 @@ TEST(Vectors, ConformOnEveryIsaAndAreRowInvariant) {
     }
 }
 
-// What is added up is whole, so wider registers change no bit. Rows end within a run, a pair and a group of vectors.
+// The sums are of integers, so wider registers change no bit. Rows end within a run, a pair and a group of vectors.
 TEST(Vectors, WordsHaveTheSameBitsOnEveryVectorIsa) {
   const auto isas = supported_isas();
   if (std::find(isas.begin(), isas.end(), Isa::avx512) == isas.end()) GTEST_SKIP() << "needs AVX-512";

@@ -1,4 +1,5 @@
-// Attention over the paged cache: what of it there is, and which kind (attention_cuts.cuh says how).
+// This file is the entry to attention over the paged cache. It says which forms of attention are possible and chooses
+// one (attention_cuts.cuh explains how it works).
 #include <algorithm>
 
 #include "kernels/cuda/attention/attention_halves.cuh"
@@ -8,13 +9,13 @@
 namespace fidelio::cuda {
 namespace {
 
-// Heads that a thread block serves at a time.
+// Returns how many heads a thread block serves at a time.
 int heads_at_once(KvKind kind, int e) {
   return has_halves(kind, e) ? HalvesWalk<SpansOfSome, 64, 2>::kHeads
                              : MultiplyingWalk<SpansOfOne, KvKind::f32, 8>::kHeads;
 }
 
-// Of a row that attends together with others, in tiles of so many queries.
+// Rows that attend together do so in tiles of this many queries.
 constexpr int kTile = 8;
 int heads_of_unit(int h, int hk) { return std::min(h / hk, kTile); }
 
@@ -22,9 +23,9 @@ int heads_of_unit(int h, int hk) { return std::min(h / hk, kTile); }
 
 int64_t attention_parts(int h, int e) { return int64_t{h} * slot_floats(kDealt, e); }
 
-// As many as fill three tiles of eight queries; of wide heads one (attention_together.cu). One tile of each where few
-// thread blocks have little to read, which is sooner done by more of them: up to 2,048 positions and eight such units, by
-// measurement (NOTES.md).
+// Returns as many rows as fill three tiles of eight queries; with wide heads, one tile (attention_together.cu). If
+// few thread blocks have little to read, it is one tile each, because more thread blocks are then done sooner: up to
+// 2,048 positions and eight such units, by measurement (docs/lab/gpu.md).
 int rows_together(int h, int hk, int e, int sequences, int rows, int64_t positions) {
   if (!is_hopper()) return 1;
   const int heads = heads_of_unit(h, hk), one = kTile / heads, units = sequences * ((rows + one - 1) / one);
@@ -37,7 +38,7 @@ int rows_of_tiles(int h, int hk, int rows) {
 }
 
 bool attention_appends(KvKind kind, int h, int hk, int e, int rows) {
-  constexpr int kMostFresh = 16;  // that shared memory has room for
+  constexpr int kMostFresh = 16;  // the number that shared memory has room for
   return h / hk <= heads_at_once(kind, e) && (rows == 1 || (is_hopper() && has_halves(kind, e) && rows <= kMostFresh));
 }
 

@@ -1,23 +1,23 @@
-// Attention over the paged cache.
+// This file computes attention over the paged cache.
 //
-// The context of a row is cut at multiples of kCut = 128 positions, wherever the row stands in its batch, and the cuts
-// are dealt into kDealt = 8 shares, for all query heads that share a kv head. One to eight thread blocks have the
-// shares among them: as many as are on the device at once, for each has its queries to turn before it begins.
+// The context of a row is cut at multiples of kCut = 128 positions, wherever the row stands in its batch. The cuts
+// are divided into kDealt = 8 shares, for all query heads that share a kv head. One to eight thread blocks divide the
+// shares among them. There are as many as can run at once, because each has to rotate its queries before it begins.
 //
 //      cut      0 ................. 127 | 128 .............. 255 | 256 ... p
 //      share    0                       | 1                      | 2            (cut 8 is share 0's again)
 //      span     [w0][w1][w2] ...   [w7] | [w0] ...               | [w0]
-//      warp     16 positions (kSpan) of each of its thread block's cuts, and needs nobody else until a share is done:
+//      warp     16 positions (kSpan) of each of its thread block's cuts; warps are independent until a share is done:
 //               HalvesWalk for a cache of FP16, MultiplyingWalk for others
-//      share    (m, l, o) of the warps joined in order and left where the row's shares meet (Shares)
-//      row      the shares' joined in order, and the result prepared for the next product
+//      share    (m, l, o) of the warps, joined in order and left where the row's shares meet (Shares)
+//      row      those of the shares, joined in order, and the result prepared for the next product
 //
-// So the order of all sums depends on the row's position alone, not on how many thread blocks a row has. The same kernel
-// also turns queries and keys, and appends keys and values: `fresh`.
+// So the order of all sums depends on the row's position alone, and not on how many thread blocks a row has. The same
+// kernel can also rotate queries and keys and append keys and values (`fresh`).
 //
-// Several rows of a sequence (AttentionUnits) share thread blocks, which read its keys and values once: their heads
-// are queries of the same products, each with sums of its own in the order that it has alone. What only some of the
-// rows see weighs nothing in the others.
+// Several rows of a sequence (AttentionUnits) can share thread blocks, which read its keys and values once. Their
+// heads are queries of the same products, each with sums of its own, in the order that it has alone. Positions that
+// only some of the rows see have weight zero in the others.
 #pragma once
 #include "kernels/cuda/attention/attention_shares.cuh"
 #include "kernels/cuda/device/launch.cuh"
@@ -25,7 +25,7 @@
 
 namespace fidelio::cuda {
 
-// `first`: of the launch, row or unit.
+// Returns the part of this thread block. `first` is the launch's first row or unit.
 template <class Walk>
 __device__ Part part_of(const AttentionArguments& a, int first) {
   const int group = a.h / a.hk, passes = (group + Walk::kHeads - 1) / Walk::kHeads;
@@ -48,7 +48,8 @@ __device__ Part part_of(const AttentionArguments& a, int first) {
   return part;
 }
 
-// Columns i .. i + 3 of these queries, to memory, and prepared if they are whole blocks, of which a warp has one.
+// Writes columns i .. i + 3 of these queries to memory. It also prepares them for the next product if they are whole
+// blocks, of which a warp has one.
 __device__ inline void finish(const AttentionArguments& a, const Part& part, int i, const Joined& all, float* out,
                               const PreparedRows& prepared) {
   const float inverse = 1 / all.weight;
@@ -60,8 +61,8 @@ __device__ inline void finish(const AttentionArguments& a, const Part& part, int
     prepare_block(v, row, a.n, column / kBlockColumns, (a.h * a.e + kBlockColumns - 1) / kBlockColumns, prepared);
 }
 
-// The keys and values that a step appends, as far as a thread block's rows see them and it has their positions, into
-// shared memory: key 0, value 0, key 1, ... and those of its own rows into the cache.
+// Takes the keys and values that a step appends into shared memory (key 0, value 0, key 1, ...), as far as the thread
+// block's rows see them and it has their positions. It also writes those of its own rows into the cache.
 template <class Walk>
 __device__ __forceinline__ void take_fresh(const AttentionArguments& a, const FreshHeads& fresh, const Part& part,
                                            int number, float* keys) {
@@ -75,11 +76,13 @@ __device__ __forceinline__ void take_fresh(const AttentionArguments& a, const Fr
   for (int i = threadIdx.x % 32 * 2; i < a.e; i += 64) put(i, *reinterpret_cast<const float2*>(fresh.v + from + i));
 }
 
-// Queries, turned if they are fresh, and what is appended, into shared memory, once the kernel before is done.
+// Takes queries, rotated if they are fresh, and appended keys and values into shared memory. It must follow the end
+// of the kernel before.
 template <class Walk>
 __device__ void take_queries(const AttentionArguments& a, const FreshHeads& fresh, const Part& part, const float* q,
                              float* queries, float* keys) {
-  const float scale = rsqrtf(static_cast<float>(a.e)) * 1.44269504088896341f;  // powers of two from here on
+  // Weights are powers of two from here on.
+  const float scale = rsqrtf(static_cast<float>(a.e)) * 1.44269504088896341f;
   const auto row_of = [&](int query) { return part.row + (part.rows == 1 ? 0 : query / part.heads); };
   const auto from = [&](int query) {
     const int head = part.rows == 1 ? query : query % part.heads;
@@ -105,7 +108,8 @@ __device__ void take_queries(const AttentionArguments& a, const FreshHeads& fres
       take_fresh<Walk>(a, fresh, part, i - part.queries(), keys);
 }
 
-// A share's (m, l, o) of all warps, to where shares meet: tile by tile of queries, for which there is room.
+// Leaves a share's (m, l, o) of all warps where shares meet. It goes tile by tile of queries, for which there is
+// room.
 template <class Walk, class Shares>
 __device__ void leave_share(Walk& walk, const Shares& shares, int turn, int share, const Layout& layout,
                             float* shared) {
@@ -149,7 +153,8 @@ __global__ void __launch_bounds__(kThreads, Walk::kResident)
   shares.begin(&all_here);
   int turn = 0;
   float *queries = shared, *keys = shared + layout.key();
-  // What earlier steps appended may be read at once; what this step did only when the kernel before is done.
+  // Keys and values that earlier steps appended may be read at once. Those of this step may be read only when the
+  // kernel before has ended.
   if (!appends) ptx::dependency_wait();
   if (works) {
     Walk walk(a, part, appends, shared + layout.warps() + threadIdx.x / 32 * layout.own);
@@ -171,7 +176,7 @@ __global__ void __launch_bounds__(kThreads, Walk::kResident)
       if (!Walk::kOne || shares.alone) __syncthreads();
       if constexpr (Walk::kOne) break;
     }
-  } else {  // one that has nothing to attend to but chunks to join
+  } else {  // this thread block has nothing to attend to, but chunks to join
     shares.meet();
     if (appends) ptx::dependency_wait();
   }

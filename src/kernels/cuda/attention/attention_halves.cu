@@ -1,4 +1,4 @@
-// Attention over a cache of FP16.
+// This file launches attention over a cache of FP16.
 #include "kernels/cuda/attention/attention_halves.cuh"
 
 #include "kernels/cuda/attention/attention_launch.cuh"
@@ -7,7 +7,8 @@
 namespace fidelio::cuda {
 namespace {
 
-// Units of the rings: as many as shared memory has room for, of one and of two thread blocks.
+// The rings have as many units as shared memory has room for, with one and with two thread blocks on a
+// multiprocessor.
 template <int kWidest>
 void attend_as_wide(const AttentionCall& call) {
   using Small = HalvesWalk<SpansOfSome, kWidest, 2>;
@@ -19,7 +20,7 @@ void attend_as_wide(const AttentionCall& call) {
 
 }  // namespace
 
-// Before Hopper units of 256 columns have no room.
+// Before Hopper there is no room for units of 256 columns.
 bool has_halves(KvKind kind, int e) { return kind == KvKind::f16 && (e <= 128 || is_hopper()); }
 
 void attend_halves(const AttentionCall& call) {

@@ -1,50 +1,53 @@
-// What a warp does with its spans where the cache is FP16: both products on the tensor cores, with eight queries (heads
-// of a kv head, of one row or of some) as rows of A, so that scores leave the first product as the second takes them:
+// This file has what a warp does with its spans if the cache is FP16. Both products run on the tensor cores, with
+// eight queries (heads of a kv head, for one row or several) as rows of A. So scores leave the first product in the
+// form in which the second one takes them:
 //
-//      S (16 x 16 positions) = Q (16 x e) K^T       rows 0 .. 7 of Q: the queries' FP16 values; 8 .. 15: 2^11 times what
-//      O (16 x e) += P (16 x 16 positions) V        rounding them left over; P the same. S and O are row h + 2^-11 row
-//                                                   h + 8, as exact as FP32 queries and weights to 2^-22 or so.
+//      S (16 x 16 positions) = Q (16 x e) K^T     rows 0 .. 7 of Q: the queries' FP16 values; 8 .. 15: 2^11 times what
+//      O (16 x e) += P (16 x 16 positions) V      rounding them left over; P the same. S and O are row h + 2^-11 row
+//                                                 h + 8, as exact as FP32 queries and weights to 2^-22 or so.
 //
-// That is a tile; of rows that attend together a warp has several. Lane 4 g + t has query g and, of S, positions 2 t,
-// 2 t + 1, 2 t + 8, 2 t + 9 of the span, of O columns 8 c + 2 t and the next. Keys and values come through a ring.
+// That is a tile; for rows that attend together a warp has several. Lane 4 g + t has query g. Of S it has positions 2
+// t, 2 t + 1, 2 t + 8 and 2 t + 9 of the span, and of O columns 8 c + 2 t and the next one. Keys and values come
+// through a ring.
 #pragma once
 #include "kernels/cuda/attention/attention_ring.cuh"
 #include "kernels/cuda/device/ptx.cuh"
 
 namespace fidelio::cuda {
 
-// Shared memory: queries [query][16 columns][t] of {columns 2 t and 2 t + 1, what they left over, 2 t + 8 and 2 t + 9,
-// what they left over}, as a product takes them; they begin 16 banks apart. Fresh keys and values as halves.
-template <class Spans, int kWidest, int kUnits, int kTiles_ = 1, bool kTogether_ = false>  // e at most
+// Shared memory holds queries as [query][16 columns][t] of {columns 2 t and 2 t + 1, what rounding them left over, 2
+// t + 8 and 2 t + 9, what rounding them left over}, as a product takes them. Queries begin 16 banks apart. Fresh keys
+// and values are kept as halves. The template parameter kWidest is the largest e.
+template <class Spans, int kWidest, int kUnits, int kTiles_ = 1, bool kTogether_ = false>
 struct HalvesWalk : HalvesRing<Spans, kWidest, kUnits> {
   using Ring = HalvesRing<Spans, kWidest, kUnits>;
   using Ring::a, Ring::part, Ring::own, Ring::spare, Ring::lane, Ring::piece_at, Ring::take;
   using Ring::kPieces, Ring::kUnit;
   static constexpr KvKind kind = KvKind::f16;
-  static constexpr bool kTogether = kTogether_;  // several rows
+  static constexpr bool kTogether = kTogether_;  // whether several rows attend together
   static constexpr int kTiles = kTiles_, kHeads = 8;
   static constexpr int kResident = kUnits <= 3 && kTiles == 1 && kWidest <= 128 ? 2 : 1;
-  static constexpr bool kHeld = kTiles <= 2;    // queries stay in registers
+  static constexpr bool kHeld = kTiles <= 2;    // whether queries stay in registers
   static constexpr int kStride = kWidest + 16;  // words of a query
   static constexpr int kSteps = kWidest / 16;
   static constexpr float kRest = 2048;  // 2^11
   static constexpr int query_floats(int) { return kTiles * kHeads * kStride; }
   static constexpr int fresh_floats(int rows, int e) { return rows * e; }
   static constexpr int own_floats(int, int) { return kUnits * kUnit / 4; }
-  // Where four columns of a tile's query's sums are, among a warp's.
+  // Returns where four columns of the sums of a tile's query are, among a warp's sums.
   __device__ static int sum_at(int, int query, int column) {
     return query * kWidest + (column / 8 ^ query) * 8 + column % 8;
   }
 
-  // Of the lane's query of a tile.
+  // A Tile is what a lane holds for its query of a tile.
   struct Tile {
     uint4 queries[kHeld ? kSteps : 1];
     float sums[kPieces][2] = {};
     float peak = -INFINITY, weight = 0;  // of the share so far
-    int last;                            // position that its row sees
+    int last;                            // the last position that its row sees
   };
-  int at;                // of the span at work; past the rows' where there is none
-  bool started = false;  // a unit has been used
+  int at;                // position of the present span; past the rows' last one if there is none
+  bool started = false;  // whether a unit has been used
   const uint4* rows;     // the lane's place in the queries
   Tile tiles[kTiles];
 
@@ -56,9 +59,9 @@ struct HalvesWalk : HalvesRing<Spans, kWidest, kUnits> {
   }
   __device__ static int g() { return lane() / 4; }
   __device__ static int t() { return lane() % 4; }
-  __device__ static int position(int i) { return 2 * t() + i % 2 + i / 2 * 8; }  // the lane's of S
+  __device__ static int position(int i) { return 2 * t() + i % 2 + i / 2 * 8; }  // the lane's positions of S
 
-  // Of a query, a pair of columns; what is past the queries and columns there are stays zero.
+  // Stores a pair of columns of a query. Places past the last query and column stay zero.
   __device__ static void put_query(float* to, int, int query, int column, float2 pair) {
     const __half2 high = __floats2half2_rn(pair.x, pair.y);
     const float2 held = __half22float2(high);
@@ -81,7 +84,7 @@ struct HalvesWalk : HalvesRing<Spans, kWidest, kUnits> {
     return row_at(tile, i);
   }
 
-  // Takes a fresh key or value by pairs of columns.
+  // Returns a function that takes a fresh key or value by pairs of columns.
   __device__ static auto put_fresh(const AttentionArguments& a, const Part& part, int position, int number, bool is_own,
                                    float* fresh) {
     __half2* const here = reinterpret_cast<__half2*>(fresh) + number * a.e / 2;
@@ -95,7 +98,7 @@ struct HalvesWalk : HalvesRing<Spans, kWidest, kUnits> {
       if (there) there[column / 2] = halves;
     };
   }
-  // Fresh keys (0) or values (1) of the span at work into their places in the unit.
+  // Copies fresh keys (value = 0) or values (1) of the present span to their places in the unit.
   __device__ void append(const float* fresh, int value, uint32_t to) const {
     const int first = max(at, part.first_fresh()), end = min(at + kSpan, part.last + 1), piece = lane() % kPieces;
     const __half* from = reinterpret_cast<const __half*>(fresh) + piece * 8;
@@ -106,9 +109,9 @@ struct HalvesWalk : HalvesRing<Spans, kWidest, kUnits> {
     __syncwarp();
   }
 
-  // The lane's scores of its queries.
+  // Computes the lane's scores of its queries.
   __device__ void scores_of(uint32_t keys, float (&scores)[kTiles][4]) const {
-    float products[kTiles][2][2][4] = {};  // of positions 0 .. 7 and 8 .. 15, of every second step
+    float products[kTiles][2][2][4] = {};  // for positions 0 .. 7 and 8 .. 15, of every second step
     const int row = lane() / 16 * 8 + lane() % 8, half = lane() / 8 % 2;
 #pragma unroll
     for (int i = 0; i < kSteps; ++i) {
@@ -130,21 +133,21 @@ struct HalvesWalk : HalvesRing<Spans, kWidest, kUnits> {
         scores[tile][i] = fmaf(one[2 + i % 2] + two[2 + i % 2], 1 / kRest, one[i % 2] + two[i % 2]);
       }
   }
-  // What a query does not see has no score.
+  // Gives -infinity as score to positions that a query does not see.
   __device__ void hide(const Tile& tile, float (&scores)[4]) const {
     const int first = !kTogether ? part.first : a.window > 0 ? tile.last - a.window + 1 : 0;
 #pragma unroll
     for (int i = 0; i < 4; ++i)
       if (const int of = at + position(i); of > tile.last || of < first) scores[i] = -INFINITY;
   }
-  // Scores become weights; what was summed before shrinks by the factor returned.
+  // Turns scores into weights. Returns the factor by which earlier sums shrink.
   __device__ __forceinline__ static float weigh(Tile& tile, float (&scores)[4]) {
     float largest = tile.peak, sum = 0;
 #pragma unroll
     for (int i = 0; i < 4; ++i) largest = fmaxf(largest, scores[i]);
 #pragma unroll
     for (int d = 1; d <= 2; d *= 2) largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, d));
-    const float base = kTogether && largest == -INFINITY ? 0 : largest;  // nothing seen yet
+    const float base = kTogether && largest == -INFINITY ? 0 : largest;  // nothing has been seen yet
 #pragma unroll
     for (int i = 0; i < 4; ++i) sum += scores[i] = ptx::exp2(scores[i] - base);
 #pragma unroll
@@ -154,7 +157,7 @@ struct HalvesWalk : HalvesRing<Spans, kWidest, kUnits> {
     tile.weight = fmaf(tile.weight, factor, sum);
     return factor;
   }
-  // Weights as halves and what rounding left over: of positions 2 t, 2 t + 1 and those eight later.
+  // Splits weights into halves and what rounding left over, for positions 2 t, 2 t + 1 and those eight later.
   __device__ static void split(const float (&weights)[4], uint32_t (&p)[4]) {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
@@ -165,7 +168,7 @@ struct HalvesWalk : HalvesRing<Spans, kWidest, kUnits> {
       p[2 * i + 1] = *reinterpret_cast<const uint32_t*>(&rest);
     }
   }
-  // sums = sums * factor + P V
+  // Computes sums = sums * factor + P V.
   __device__ void add_values(uint32_t values, const float (&weights)[kTiles][4], const float (&factors)[kTiles]) {
     uint32_t p[kTiles][4];
 #pragma unroll
@@ -209,8 +212,8 @@ struct HalvesWalk : HalvesRing<Spans, kWidest, kUnits> {
     add_values(values, scores, factors);
     at = this->following(at);
   }
-  // The share's (m, l) of a tile and, if it had anything for this warp, o where the last unit was; returns where that
-  // is.
+  // Leaves the share's (m, l) of a tile. If the tile had anything for this warp, it leaves o where the last unit was,
+  // and returns that place.
   __device__ __forceinline__ const float* leave(int of, int queries, float2* peaks) {
     float* const to = own + spare() * (kUnit / 4);
     Tile& tile = tiles[of];

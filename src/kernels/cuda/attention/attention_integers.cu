@@ -1,4 +1,4 @@
-// Attention over a cache of integers.
+// This file launches attention over a cache of integers.
 #include "kernels/cuda/attention/attention_launch.cuh"
 #include "kernels/cuda/attention/attention_walk.cuh"
 

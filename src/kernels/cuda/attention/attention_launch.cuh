@@ -1,4 +1,4 @@
-// How many thread blocks attend to a row's shares, and where these meet (attention_cuts.cuh).
+// This file decides how many thread blocks attend to a row's shares, and where these meet (attention_cuts.cuh).
 #pragma once
 #include <algorithm>
 
@@ -6,7 +6,7 @@
 
 namespace fidelio::cuda {
 
-// The arguments of attend().
+// An AttentionCall holds the arguments of attend().
 struct AttentionCall {
   Stream stream;
   const AttentionArguments& a;
@@ -17,14 +17,15 @@ struct AttentionCall {
   PreparedRows prepared;
 };
 
-// How a row's shares are dealt to thread blocks: to clusters of as many as are on the device at once, or the last ones
-// would work alone; else, as many as are, apart. Of numbers with which nobody has more shares the smallest.
+// A row's shares are divided among the thread blocks of a cluster, if all clusters can run at once; otherwise the
+// last ones would work alone. If they cannot, they are divided among separate thread blocks, as many as can run.
+// Among the numbers that give the same largest share, evenly() returns the smallest.
 inline int evenly(int ranks, int shares) {
   const int each = (shares + ranks - 1) / ranks;
   return (shares + each - 1) / each;
 }
-// Walks of a cluster's thread blocks, with one share each; with one of one cut, where two are to share a
-// multiprocessor; with several shares; and of thread blocks apart.
+// Walks names the walk of a cluster's thread blocks with one share each, with one share of one cut (where two share a
+// multiprocessor), with several shares, and the walk of separate thread blocks.
 template <class One_, class Short_, class Some_, class Apart_>
 struct Walks {
   using One = One_;
@@ -36,9 +37,9 @@ struct Walks {
 template <class W>
 struct Launcher {
   AttentionCall call;
-  int heads, passes;  // of a thread block; thread blocks that a kv head needs
-  int units;          // rows, or as many as attend together
-  int shares, pairs;  // of a unit; of units and thread blocks with one share each
+  int heads, passes;  // heads of a thread block; thread blocks that a kv head needs
+  int units;          // rows, or groups of rows that attend together
+  int shares, pairs;  // shares of a unit; units times thread blocks with one share each
 
   explicit Launcher(const AttentionCall& of) : call(of) {
     const int group = of.a.h / of.a.hk;
@@ -54,7 +55,8 @@ struct Launcher {
             call.fresh.k ? Walk::fresh_floats(call.a.units.of_sequence, call.a.e) : 0,
             Walk::own_floats(heads, call.a.e)};
   }
-  // Of a thread block's 227 KB on Hopper, or of the 99 that the smallest multiprocessors since 8.0 have.
+  // Returns the shared memory of a thread block: 227 KB on Hopper, or the 99 KB that the smallest multiprocessors
+  // since 8.0 have.
   static int most_shared() { return (is_hopper() ? 226 : 96) * 1024; }
   template <class Walk, bool kClusters>
   static void allow() {
@@ -75,8 +77,9 @@ struct Launcher {
   }
   template <class Walk>
   bool launched_as_clusters(int ranks) const {
-    constexpr int kMostThreads = 2048;                                                           // of a multiprocessor
-    if (ranks > 1 && pairs * ranks > kMostThreads / kThreads * multiprocessors()) return false;  // asks nobody
+    constexpr int kMostThreads = 2048;  // threads of a multiprocessor
+    // This needs no query of the device.
+    if (ranks > 1 && pairs * ranks > kMostThreads / kThreads * multiprocessors()) return false;
     const size_t shared = layout<Walk>().bytes(ranks, joiners_of(ranks, Walk::kTogether));
     if (shared > static_cast<size_t>(most_shared())) return false;
     allow<Walk, true>();
@@ -112,7 +115,8 @@ void attend_by(const AttentionCall& call) {
   launcher.attend();
 }
 
-// ---- By the kind of cache: attention_halves.cu, attention_together.cu (of units), attention_integers.cu.
+// ---- The next functions are for one kind of cache each: attention_halves.cu, attention_together.cu (for units),
+// attention_integers.cu.
 bool has_halves(KvKind kind, int e);
 void attend_halves(const AttentionCall& call);
 void attend_together(const AttentionCall& call);

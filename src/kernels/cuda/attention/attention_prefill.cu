@@ -1,4 +1,4 @@
-// Attention of many rows of a sequence (prefill) by the matrix units, over an FP16 cache.
+// This file computes attention for many rows of a sequence (prefill) with the matrix units, over an FP16 cache.
 //
 //      thread block      64 rows of the batch, one query head; four warps of 16 rows
 //      step              64 positions: keys and values to shared memory, two steps ahead of each other (cp.async)
@@ -6,9 +6,9 @@
 //        p = 2^(s - m)   running maximum m and sum of a row in registers, p rounded to FP16
 //        o = o + p v     mma, FP32
 //
-// Steps begin at multiples of 64 positions and a step of which a row sees nothing changes no bit of it, so a row's
-// result depends on its position and window alone, not on its place in the batch. Rows of several sequences in one
-// tile are done one sequence after the other.
+// Steps begin at multiples of 64 positions, and a step of which a row sees nothing changes no bit of it. So a row's
+// result depends on its position and window alone, and not on its place in the batch. If a tile has rows of several
+// sequences, the sequences are handled one after the other.
 #include <cuda_fp16.h>
 
 #include "kernels/cuda/attention/kv_cache.cuh"
@@ -24,15 +24,15 @@ __device__ __forceinline__ uint32_t packed(float low, float high) {
   return *reinterpret_cast<const uint32_t*>(&h);
 }
 
-// A step's keys or values in shared memory: rows of e halves whose 16-byte pieces are exchanged, so that eight rows'
-// pieces lie in different banks.
+// A Tile is a step's keys or values in shared memory: rows of e halves, whose 16-byte pieces are permuted so that the
+// pieces of eight rows lie in different banks.
 template <int e>
 struct Tile {
   static constexpr int kPieces = e / 8, kBytes = kStep * e * 2;
   static __device__ __forceinline__ uint32_t at(uint32_t base, int row, int piece) {
     return base + (row * kPieces + (piece ^ (row & 7))) * 16;
   }
-  // Positions from `begin` on of a sequence; both pages exist, though the second may lie past the end.
+  // Asks for positions from `begin` on of a sequence. Both pages exist, though the second may lie past the end.
   static __device__ __forceinline__ void ask(const AttentionArguments& a, const void* from, int sequence, int begin,
                                              int kv_head, uint8_t* to) {
     static_assert(kStep == 2 * kPage);
@@ -46,13 +46,13 @@ struct Tile {
   }
 };
 
-// The rows of a warp of which one sequence's are attended to: two of a lane, g and g + 8.
+// Rows holds those rows of a warp that belong to one sequence. A lane has two, g and g + 8.
 template <int e>
 struct Rows {
   static constexpr int kChunks = e / 16;
   uint32_t q[kChunks][4];
   float o[e / 8][4] = {}, peak[2] = {-INFINITY, -INFINITY}, sum[2] = {};
-  int first[2], last[2];  // positions seen; last -1: not of this sequence
+  int first[2], last[2];  // the positions seen; `last` is -1 for a row that is not of this sequence
 
   __device__ __forceinline__ void step(uint32_t keys, uint32_t values, int begin) {
     const int lane = threadIdx.x % 32;
@@ -83,7 +83,7 @@ struct Rows {
       for (int n = 0; n < kStep / 8; ++n) largest = fmaxf(largest, fmaxf(s[n][2 * up], s[n][2 * up + 1]));
       largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, 1));
       largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, 2));
-      base[up] = largest == -INFINITY ? 0 : largest;  // nothing seen yet
+      base[up] = largest == -INFINITY ? 0 : largest;  // nothing has been seen yet
       correction[up] = exp2f(peak[up] - base[up]);
       peak[up] = largest;
       sum[up] *= correction[up];
@@ -119,7 +119,7 @@ __global__ void __launch_bounds__(kThreads, 2) attend_rows(AttentionArguments a,
   extern __shared__ __align__(128) uint8_t shared[];
   begin_kernel();
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, head = blockIdx.x, kv_head = head / (a.h / a.hk),
-            row0 = (gridDim.y - 1 - blockIdx.y) * kTileRows,  // the longest contexts first
+            row0 = (gridDim.y - 1 - blockIdx.y) * kTileRows,  // the longest contexts come first
       end = min(row0 + kTileRows, a.n);
   const uint32_t keys = ptx::shared_address(shared), values = keys + 2 * Tile<e>::kBytes;
   const float scale = rsqrtf(static_cast<float>(e)) * 1.44269504089f;

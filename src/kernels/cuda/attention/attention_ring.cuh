@@ -1,20 +1,22 @@
-// Keys and values of an FP16 cache on their way to a warp: a ring in shared memory, of each warp its own. A unit is the
-// keys or the values of a span, kUnits of them are under way or in use at a time. Its rows begin four banks apart, so that
-// ldmatrix meets no bank twice (as it would not with the pieces of rows exchanged, but then each copy has an address of
-// its own).
+// A HalvesRing brings keys and values of an FP16 cache to a warp. It is a ring in shared memory, and each warp has
+// its own. A unit is the keys or the values of a span; kUnits of them are under way or in use at a time. A unit's
+// rows begin four banks apart, so that ldmatrix never uses a bank twice. (Permuting the pieces of rows would do that
+// too, but then each copy would need an address of its own.)
 #pragma once
 #include "kernels/cuda/attention/attention_spans.cuh"
 #include "kernels/cuda/device/ptx.cuh"
 
 namespace fidelio::cuda {
 
-template <class Spans, int kWidest, int kUnits>  // e at most
-struct HalvesRing : Spans {                      // where the next unit comes from
+// The template parameter kWidest is the largest e. Spans says where the next unit comes from.
+template <class Spans, int kWidest, int kUnits>
+struct HalvesRing : Spans {
   using Spans::a, Spans::part, Spans::is_there;
-  static constexpr int kPieces = kWidest / 8, kRow = kWidest * 2 + 16, kUnit = kSpan * kRow;  // bytes of a row, a unit
+  // Bytes of a row and of a unit.
+  static constexpr int kPieces = kWidest / 8, kRow = kWidest * 2 + 16, kUnit = kSpan * kRow;
   int readable;  // the last position that is in the cache
-  int unit = 0;  // to be used next
-  float* own;    // the ring
+  int unit = 0;  // the unit to be used next
+  float* own;    // memory of the ring
   uint32_t ring;
 
   __device__ HalvesRing(const AttentionArguments& arguments, const Part& of, int readable, float* shared)
@@ -24,12 +26,13 @@ struct HalvesRing : Spans {                      // where the next unit comes fr
   __device__ uint32_t unit_at(int i) const { return ring + i * kUnit; }
   __device__ int spare() const { return unit == 0 ? kUnits - 1 : unit - 1; }
 
-  // The next unit into the one that was used last. A span of which all is read, as wide as it can be, has one address.
+  // Asks for the next unit, into the one that was used last. A span that is read completely, at the full width, needs
+  // only one address.
   template <bool of_values>
   __device__ void ask() {
     const int from = this->begin;
     if (is_there(from)) {
-      constexpr int kRows = 32 / kPieces;  // at a time
+      constexpr int kRows = 32 / kPieces;  // rows copied at a time
       const int row = lane() / kPieces, piece = lane() % kPieces;
       const uint32_t to = unit_at(spare()) + piece_at(row, piece);
       const auto* base = static_cast<const uint16_t*>(of_values ? a.values : a.keys);
@@ -60,13 +63,13 @@ struct HalvesRing : Spans {                      // where the next unit comes fr
     }
     unit = 0;
   }
-  // All lanes have read the unit that was used last, keys or values: it may be asked for again.
+  // Asks for more after all lanes have read the unit that was used last, keys or values.
   template <bool was_values>
   __device__ void refill() {
     __syncwarp();
     ask<kUnits % 2 == 0 ? was_values : !was_values>();
   }
-  // The next unit, there.
+  // Waits for the next unit and returns its address.
   __device__ uint32_t take() {
     ptx::wait_for_copies<kUnits - 1>();
     __syncwarp();

@@ -1,4 +1,5 @@
-// How a row's shares are joined: Layout, of a thread block's shared memory; Joined, of (m, l, o); Shares.
+// This file joins a row's shares. Layout is the layout of a thread block's shared memory, Joined a sum of (m, l, o),
+// and Shares the place where shares meet.
 #pragma once
 #include "kernels/cuda/attention/attention_spans.cuh"
 #include "kernels/cuda/device/ptx.cuh"
@@ -7,25 +8,26 @@ namespace fidelio::cuda {
 
 constexpr int kWarps = kCut / kSpan, kThreads = kWarps * 32;
 
-// What is left of a share: [query][e], then [query] {m, l}; and room for as many {m, l} again.
+// This is the size of what is left of a share: [query][e], then [query] {m, l}, and room for as many {m, l} again.
 __host__ __device__ constexpr int slot_floats(int queries, int e) { return queries * (e + 4); }
-// Of a cluster so many thread blocks join the shares between them: of the queries' columns, chunk c of 128 is thread
-// block c % joiners's. It has a record of each share for each of its chunks: [lane] four of o, [lane] {m, l}.
-constexpr int kChunk = 128, kRecord = kChunk / 4 * 6;  // columns, floats
+// In a cluster, `joiners` thread blocks join the shares. Of the queries' columns, chunk c of 128 belongs to thread
+// block c % joiners. For each of its chunks it has a record of each share: [lane] four of o, [lane] {m, l}.
+constexpr int kChunk = 128, kRecord = kChunk / 4 * 6;  // in columns, and in floats
 __host__ __device__ constexpr int chunks_of(int columns) { return (columns + kChunk - 1) / kChunk; }
-// All, where there may be much to join; else one, and the others' multiprocessors are the next kernel's sooner.
+// Returns how many thread blocks join. All do if there may be much to join; otherwise one does, which frees the
+// others' multiprocessors for the next kernel sooner.
 __host__ __device__ constexpr int joiners_of(int ranks, bool together) { return together ? ranks : 1; }
 
-// Shared memory, in floats, for so many queries.
+// A Layout is the layout of shared memory, in floats, for this many queries.
 struct Layout {
   int e, queries;
-  int query, fresh, own;                                           // of the queries, fresh rows, a warp
-  __host__ __device__ int key() const { return query; }            // of fresh rows, and their values
-  __host__ __device__ int peaks() const { return key() + fresh; }  // [warp][query] {m, l}
+  int query, fresh, own;                                 // floats of the queries, of fresh rows, and of a warp
+  __host__ __device__ int key() const { return query; }  // keys of fresh rows, and their values
+  __host__ __device__ int peaks() const { return key() + fresh; }                    // [warp][query] {m, l}
   __host__ __device__ int places() const { return peaks() + kWarps * queries * 2; }  // [warp]: where its o is
-  __host__ __device__ int warps() const { return places() + kWarps; }                // [warp]: its own
-  __host__ __device__ int meeting() const { return warps() + kWarps * own; }         // Shares' own
-  size_t bytes(int ranks, int joiners) const {                                       // 0: apart
+  __host__ __device__ int warps() const { return places() + kWarps; }                // [warp]: its own memory
+  __host__ __device__ int meeting() const { return warps() + kWarps * own; }         // memory of Shares
+  size_t bytes(int ranks, int joiners) const {  // 0 joiners means separate thread blocks
     const int here = ranks == 1    ? slot_floats(queries, e)
                      : joiners > 0 ? (chunks_of(queries * e) + joiners - 1) / joiners * kDealt * kRecord
                                    : 0;
@@ -33,16 +35,16 @@ struct Layout {
   }
 };
 
-// (m, l, o) of parts that have their own, four columns of a head: for each part i, peak(i) is {m, l}, sum(i) is o; l of
-// a part that saw nothing is 0.
+// Joined is the sum of the (m, l, o) of parts, for four columns of a head. For part i, peak(i) is {m, l} and sum(i)
+// is o; l is 0 for a part that saw nothing.
 struct Joined {
   float largest = -INFINITY, weight = 0;
   float4 sum{0, 0, 0, 0};
 
-  __device__ void add(float2 peak, float4 o) {  // of one that saw nothing: no change
+  __device__ void add(float2 peak, float4 o) {  // a part that saw nothing changes nothing
     const float before = largest;
     largest = fmaxf(before, peak.x);
-    const float base = largest == -INFINITY ? 0 : largest;  // nothing seen yet
+    const float base = largest == -INFINITY ? 0 : largest;  // nothing has been seen yet
     const float factor = ptx::exp2(before - base), other = ptx::exp2(peak.x - base);
     weight = fmaf(weight, factor, peak.y * other);
     sum = {fmaf(sum.x, factor, o.x * other), fmaf(sum.y, factor, o.y * other), fmaf(sum.z, factor, o.z * other),
@@ -64,7 +66,8 @@ __device__ __forceinline__ Joined join(const Peak& peak, const Sum& sum) {
   load(0);
 #pragma unroll
   for (int i = 0; i < kWarps; ++i) all.largest = fmaxf(all.largest, i < kAtOnce ? peaks[i % kAtOnce].x : peak(i).x);
-  const float base = all.largest == -INFINITY ? 0 : all.largest;  // nothing seen, of one of several rows
+  // No key may have been seen for one of several rows.
+  const float base = all.largest == -INFINITY ? 0 : all.largest;
 #pragma unroll
   for (int first = 0; first < kWarps; first += kAtOnce) {
     if (first > 0) load(first);
@@ -81,19 +84,23 @@ __device__ __forceinline__ Joined join(const Peak& peak, const Sum& sum) {
   return all;
 }
 
-// Where a row's shares meet, to be joined in order: a thread block that has all of them keeps what they come to so far;
-// those of a cluster (Hopper) send each other's chunks; others leave them in memory, and the last to arrive joins them.
+// Shares is where a row's shares meet, to be joined in order. A thread block that has all of them keeps their sum so
+// far. Those of a cluster (Hopper) send each other their chunks. Others leave them in memory, and the last to arrive
+// joins them.
 template <bool kClusters, bool kTogether>
 struct Shares {
   const AttentionArguments& a;
   const Part& part;
   const bool alone = gridDim.z == 1;
-  float* const mine;   // alone: o, then {m, l} before and after a share, in turns; of a cluster: records [chunk][share]
-  float* const parts;  // in memory: all shares' slots
+  // If one thread block has all shares: o, then {m, l} before and after a share, alternating. In a cluster: records
+  // [chunk][share].
+  float* const mine;
+  float* const parts;  // the slots of all shares, in memory
   const int slot = slot_floats(part.queries(), a.e);
 
   template <typename Work>
-  __device__ void for_columns(int first, int end, const Work& work) const {  // of queries; four at a time
+  // Over the columns of queries, four at a time.
+  __device__ void for_columns(int first, int end, const Work& work) const {
     for (int i = first * a.e + threadIdx.x * 4; i < end * a.e; i += kThreads * 4) work(i);
   }
   template <typename Work>
@@ -102,7 +109,7 @@ struct Shares {
   }
   __device__ int columns() const { return part.queries() * a.e; }
   __device__ static int joiners() { return joiners_of(gridDim.z, kTogether); }
-  // Those that this thread block joins; a warp has 128 in a row.
+  // Calls `work` for the columns that this thread block joins; a warp has 128 in a row.
   template <typename Work>
   __device__ void for_joined(const Work& work) const {
     if constexpr (kClusters)
@@ -120,7 +127,7 @@ struct Shares {
     return reinterpret_cast<float2*>(mine + part.queries() * a.e)[turn % 2 * part.queries() + i / a.e];
   }
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-  uint32_t all_here = 0;  // a barrier: the bytes of all shares, of this thread block's chunks
+  uint32_t all_here = 0;  // a barrier that counts the bytes of all shares, for this thread block's chunks
   __device__ void begin(uint64_t* barrier) {
     if (!kClusters || alone) return;
     all_here = ptx::shared_address(barrier);
@@ -144,7 +151,7 @@ struct Shares {
   __device__ void start() const {
     if (alone) for_columns([&](int i) { *reinterpret_cast<float4*>(mine + i) = {}, peak_of(0, i) = {-INFINITY, 0}; });
   }
-  // The turn-th share of this thread block; all threads meet between one and the next.
+  // Puts the turn-th share of this thread block. All threads must meet between one share and the next.
   __device__ void put(int turn, int share, int i, const Joined& of) const {
     const float2 peak{of.largest, of.weight};
     const bool once = i % a.e == 0;
@@ -169,7 +176,7 @@ struct Shares {
     *reinterpret_cast<float4*>(to + i) = of.sum;
     if (once) *reinterpret_cast<float2*>(to + to_peak) = peak;
   }
-  // Whether this thread block is to join them; they are there then.
+  // Returns true if this thread block has to join the shares, which are then complete.
   __device__ bool joins(uint32_t* arrived) const {
     if (alone) return true;
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
@@ -185,7 +192,8 @@ struct Shares {
       unsigned before = 0;
       for (int rank = 0; rank < part.ranks; ++rank) before += part.works(rank);
       --before;
-      last_to_arrive = atomicInc(arrived + blockIdx.x * gridDim.y + blockIdx.y, before) == before;  // and back to 0
+      // This also sets the count back to 0.
+      last_to_arrive = atomicInc(arrived + blockIdx.x * gridDim.y + blockIdx.y, before) == before;
     }
     __syncthreads();
     __threadfence();
@@ -205,7 +213,7 @@ struct Shares {
     return joined([&](int share) { return __ldcg(reinterpret_cast<const float4*>(parts + share * slot + i)); },
                   [&](int share) { return __ldcg(reinterpret_cast<const float2*>(parts + share * slot + peak)); });
   }
-  // In order.
+  // Joins the shares in order.
   template <typename Four, typename Two>
   __device__ Joined joined(const Four& four, const Two& two) const {
     float2 peaks[kDealt];

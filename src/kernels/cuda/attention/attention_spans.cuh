@@ -1,22 +1,23 @@
-// Which positions the warps of attention attend to, and where in the cache these are.
+// This file says which positions the warps of attention attend to, and where these are in the cache.
 #pragma once
 #include "kernels/cuda/attention/kv_cache.cuh"
 
 namespace fidelio::cuda {
 
-constexpr int kSpan = 16;  // positions that a warp works on at a time
+constexpr int kSpan = 16;  // positions that a warp handles at a time
 
-// Which heads, rows, positions and cuts a thread block works for: those of shares rank, rank + ranks, ... Rows are some
-// of one sequence that follow each other; a head of one of them is a query.
+// A Part says for which heads, rows, positions and cuts a thread block works: those of shares rank, rank + ranks, ...
+// Its rows are consecutive ones of one sequence; a head of one of them is a query.
 struct Part {
-  int row, rows, before;  // the first, how many, and how many of the step's rows their sequence has before them
+  // The first row, the number of rows, and how many of the step's rows their sequence has before them.
+  int row, rows, before;
   int sequence, kv_head, head0, heads;
-  int first, last;  // positions that any of the rows sees
+  int first, last;  // the positions that any of the rows sees
   int rank, ranks;
-  int shares;  // a bit for each that has cuts
+  int shares;  // one bit for each share that has cuts
   __device__ int queries() const { return rows * heads; }
   __device__ int last_of(int row_here) const { return last - (rows - 1 - row_here); }
-  // The positions that this step appends of the sequence, as far as the rows see them.
+  // These describe the positions that this step appends to the sequence, as far as the rows see them.
   __device__ int fresh() const { return before + rows; }
   __device__ int first_fresh() const { return last - fresh() + 1; }
   __device__ bool has(int position) const { return position / kCut % kDealt % ranks == rank; }
@@ -37,12 +38,12 @@ struct Part {
   }
 };
 
-// Where a warp's spans are: one in each of its thread block's cuts, but those that lie before or past what the row
-// sees.
+// A SpanPlace says where a warp's spans are: one in each of its thread block's cuts, except for those before or past
+// what the row sees.
 struct SpanPlace {
   const AttentionArguments& a;
   const Part& part;
-  static constexpr int kStep = kDealt * kCut;  // from span to span of a share
+  static constexpr int kStep = kDealt * kCut;  // distance between spans of a share
 
   __device__ bool is_there(int begin) const { return begin <= part.last; }
   __device__ int first_of(int share) const {
@@ -52,18 +53,18 @@ struct SpanPlace {
   __device__ int page_at(int position) const {
     return is_there(position) ? a.page_of[int64_t{part.sequence} * a.pages_per_sequence + position / kPage] : 0;
   }
-  // In the cache, which has fewer than 2^31.
+  // Returns the slot in the cache, which has fewer than 2^31.
   __device__ int slot_of(int position, int page) const {
     return (page * a.hk + part.kv_head) * kPage + position % kPage;
   }
 };
-// Of one share. A lane knows the slot of one of 32 spans in a row: few registers, and few instructions before the
-// first.
+// SpansOfOne are the spans of one share. A lane knows the slot of one of 32 consecutive spans, which takes few
+// registers, and few instructions before the first span.
 struct SpansOfOne : SpanPlace {
   static constexpr bool kOne = true;
-  int begin, next;         // positions, of the span at work and of the next; past the row's where there is none
-  int here, ahead, slots;  // slots of these, and the lane's
-  int number = 0;          // of the span at work
+  int begin, next;         // positions of the present span and of the next; past the row's last one if there is none
+  int here, ahead, slots;  // the slots of these, and the lane's slot
+  int number = 0;          // number of the present span
 
   __device__ SpansOfOne(const AttentionArguments& arguments, const Part& of) : SpanPlace{arguments, of} {
     begin = first_of(part.rank);
@@ -78,17 +79,18 @@ struct SpansOfOne : SpanPlace {
   }
   __device__ bool is_in(int position, int) const { return is_there(position); }
   __device__ static int following(int of_begin) { return of_begin + kStep; }
-  __device__ void look_ahead() {  // makes the next one known
+  __device__ void look_ahead() {  // finds the next span
     next = begin + kStep;
     if (++number % 32 == 0) look_up(next);
     ahead = __shfl_sync(~0u, slots, number % 32);
   }
   __device__ void go_on() { begin = next, here = ahead; }
 };
-// Of several, share by share. Pages are looked up two spans ahead.
+// SpansOfSome are the spans of several shares, one share after the other. Pages are looked up two spans ahead.
 struct SpansOfSome : SpanPlace {
   static constexpr bool kOne = false;
-  int begin, next, after;  // positions, of the span at work and of those after it; past the row's where there is none
+  // Positions of the present span and of those after it; past the row's last one if there is none.
+  int begin, next, after;
   int page, next_page, after_page;
 
   __device__ SpansOfSome(const AttentionArguments& arguments, const Part& of) : SpanPlace{arguments, of} {

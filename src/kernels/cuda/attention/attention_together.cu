@@ -1,12 +1,12 @@
-// Attention of several rows of a sequence at a time, over a cache of FP16.
+// This file launches attention for several rows of a sequence at a time, over a cache of FP16.
 #include "kernels/cuda/attention/attention_halves.cuh"
 #include "kernels/cuda/attention/attention_launch.cuh"
 
 namespace fidelio::cuda {
 namespace {
 
-// Units of the rings: as many as shared memory has room for beside the queries and what is joined, which are the more of
-// it for a thread block the fewer there are.
+// The rings have as many units as shared memory has room for beside the queries and what is joined. With fewer thread
+// blocks, each of them has more to join.
 template <int kWidest, int kTiles>
 void attend_tiles(const AttentionCall& call) {
   constexpr int kMany = kWidest > 128 ? 2 : 5,

@@ -1,5 +1,5 @@
-// What a warp does with its spans, by FP32 multiplications: for any kind of cache. attention_halves.cuh
-// is the fast one for FP16.
+// This file has what a warp does with its spans by FP32 multiplications, for any kind of cache. attention_halves.cuh
+// is the fast way for FP16.
 #pragma once
 #include <algorithm>
 
@@ -7,14 +7,14 @@
 
 namespace fidelio::cuda {
 
-// N neighbouring floats that are read and written together.
+// Few is N neighbouring floats that are read and written together.
 template <int N>
 struct alignas(N * 4) Few {
   float of[N];
 };
 
-// Each of N values summed over lanes that differ in the bits from kFrom down to kTo, by a tree. Afterwards a lane holds
-// the sums of some neighbouring ones, the first of which is returned, in the front of `v`.
+// Sums each of N values over lanes that differ in the bits from kFrom down to kTo, as a tree. Afterwards a lane holds
+// the sums of some neighbouring values, at the front of `v`; the index of the first of them is returned.
 template <int N, int kFrom, int kTo>
 __device__ __forceinline__ int reduce_scatter(float (&v)[N]) {
   int held = N, from = 0;
@@ -37,7 +37,8 @@ __device__ __forceinline__ int reduce_scatter(float (&v)[N]) {
   return from;
 }
 
-// Shared memory: queries [head][e] FP32; of each warp scores [position][head], factors [head], sums [head][e].
+// Shared memory holds queries [head][e] in FP32, and for each warp scores [position][head], factors [head] and sums
+// [head][e].
 template <class Spans, KvKind kind_, int kLanes>
 struct MultiplyingWalk : Spans {
   using Spans::a, Spans::part, Spans::begin, Spans::next, Spans::is_there;
@@ -48,16 +49,17 @@ struct MultiplyingWalk : Spans {
   static constexpr int fresh_floats(int, int e) { return 2 * e; }
   static constexpr int own_floats(int heads, int e) { return (kSpan + 1) * kHeads + heads * e; }
   __device__ static int sum_at(int e, int head, int column) { return head * e + column; }
-  static constexpr int kAtOnce = 32 / kLanes, kSteps = kSpan / kAtOnce;  // positions a step
-  static constexpr bool kHeld = sizeof(Stored8<kind>) * kSteps <= 128;   // keys and values of the span fit in registers
+  static constexpr int kAtOnce = 32 / kLanes, kSteps = kSpan / kAtOnce;  // positions of a step
+  // This is true if keys and values of the span fit into registers.
+  static constexpr bool kHeld = sizeof(Stored8<kind>) * kSteps <= 128;
   static constexpr int kBatch = std::min(kSteps, kLanes >= kHeads ? kLanes / kHeads : 1);
   static constexpr int kPairs = kHeads / 2;
   int readable;         // the last position that is in the cache
-  bool summed = false;  // spans of this share are
+  bool summed = false;  // whether spans of this share are summed
   const float* queries;
   float *scores, *factors, *sums;
   Stored8<kind> keys[kHeld ? kSteps : 1], values[kHeld ? kSteps : 1];
-  float peak[kPairs], weight[kPairs];  // of the share so far, by the head of the lane's half of the warp
+  float peak[kPairs], weight[kPairs];  // of the share so far, for the head of the lane's half of the warp
 
   __device__ MultiplyingWalk(const AttentionArguments& arguments, const Part& of, bool fresh, float* own)
       : Spans(arguments, of),
@@ -94,16 +96,17 @@ struct MultiplyingWalk : Spans {
       for (int step = 0; step < kSteps; ++step) values[step] = loaded(false, step, from, slot);
     }
   }
-  // Of a head of this part, a pair of columns; what is past the heads there are stays zero.
+  // Stores a pair of columns of a head. Places past the last head stay zero.
   __device__ static void put_query(float* queries, int e, int head, int column, float2 pair) {
     *reinterpret_cast<float2*>(queries + head * e + column) = pair;
   }
   __device__ void take_queries(const float* from) { queries = from; }
-  // Takes a fresh key or value by pairs of columns.
+  // Returns a function that takes a fresh key or value by pairs of columns.
   __device__ static auto put_fresh(const AttentionArguments& a, const Part&, int, int number, bool, float* fresh) {
     return [here = fresh + number * a.e](int column, float2 pair) { *reinterpret_cast<float2*>(here + column) = pair; };
   }
-  // The row's own key and value (FP32, in shared memory) into the cache and, as they are there, among the span's.
+  // Writes the row's own key and value (FP32, in shared memory) into the cache and, as they are stored there, into
+  // the span.
   __device__ void append(const float* key) {
     float eight[8];
     Stored8<kind> stored[2];
@@ -151,7 +154,8 @@ struct MultiplyingWalk : Spans {
         scores[in_span(step0 + (from + i) / kHeads) * kHeads + (from + i) % kHeads] = dots[i];
     }
   }
-  // A lane a position, half of the warp every second head. What was summed before shrinks by `factors`.
+  // Turns scores into weights. Each lane has one position, and each half of the warp every second head. Earlier sums
+  // shrink by `factors`.
   __device__ void weigh() {
     const int lane = threadIdx.x % 32, position = lane % kSpan;
     const bool seen = begin + position <= part.last && begin + position >= part.first;
@@ -203,7 +207,7 @@ struct MultiplyingWalk : Spans {
   }
 
   __device__ bool is_of(int share) const { return this->is_in(begin, share); }
-  // The span whose keys and values have been asked for; those of the next one are then.
+  // Handles the span whose keys and values have been asked for, and asks for those of the next one.
   __device__ void step(bool fresh, const float* key) {
     this->look_ahead();
     if (fresh && part.last < begin + kSpan) append(key);
@@ -218,7 +222,7 @@ struct MultiplyingWalk : Spans {
     this->go_on();
     __syncwarp();
   }
-  // The share's (m, l); returns where o is.
+  // Leaves the share's (m, l) and returns where o is.
   __device__ const float* leave(int, int queries_here, float2* peaks) {
     const int lane = threadIdx.x % 32;
 #pragma unroll

@@ -1,4 +1,5 @@
-// Keys and values in the paged cache, and the turning of heads that goes with them.
+// This file reads and writes keys and values in the paged cache, and has the rotation of heads by position that goes
+// with them.
 #pragma once
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -8,19 +9,19 @@
 
 namespace fidelio::cuda {
 
-constexpr int kPage = 32;  // tokens: kPageTokens of backend.h
+constexpr int kPage = 32;  // in tokens; the same as kPageTokens of backend.h
 
-// Of a position's vector, for one kv head.
+// Returns the slot of a position's vector for one kv head.
 __device__ inline int64_t slot_of(const AttentionArguments& a, int sequence, int position, int kv_head) {
   const int page = a.page_of[int64_t{sequence} * a.pages_per_sequence + position / kPage];
   return (int64_t{page} * a.hk + kv_head) * kPage + position % kPage;
 }
 
-// Eight consecutive values of a vector, as they are stored; e is a multiple of 8. Read past L1: a cache page is read
-// once a step, and may have been written by this very kernel. take() is a matter of all kLanes neighbouring lanes that
-// hold a vector between them, those past its end with `there` false.
+// Stored8 is eight consecutive values of a vector as they are stored; e is a multiple of 8. They are read past L1,
+// because a cache page is read once a step and may have been written by this very kernel. take() must be called by
+// all kLanes neighbouring lanes that share a vector; those past its end pass `there` as false.
 template <KvKind kind>
-struct Stored8 {  // f16, bf16
+struct Stored8 {  // for f16 and bf16
   uint4 raw;
   __device__ void clear() { raw = {0, 0, 0, 0}; }
   __device__ void load(const void* base, const float*, int64_t slot, int e, int column) {
@@ -86,7 +87,7 @@ struct Stored8<KvKind::f32> {
 template <>
 struct Stored8<KvKind::i8> {
   uint2 raw;
-  float2 scale;  // and the lowest value
+  float2 scale;  // the scale and the lowest value
   __device__ void clear() {
     raw = {0, 0};
     scale = {0, 0};
@@ -123,10 +124,11 @@ struct Stored8<KvKind::i8> {
       to[j] = fmaf(static_cast<float>((j < 4 ? raw.x : raw.y) >> (8 * (j % 4)) & 255), scale.x, scale.y);
   }
 };
-// The bytes of i8 in two planes: of a page and kv head high [32][e / 2], then low [32][e / 2], so that the high nibbles
-// can be read alone. Byte j of a word of eight columns: column j in its low nibble, j + 4 in its high one.
+// i4x2 has the bytes of i8 in two planes. For each page and kv head these are high [32][e / 2] and then low [32][e /
+// 2], so that the high nibbles can be read alone. In a word of eight columns, byte j has column j in its low nibble
+// and j + 4 in its high one.
 template <>
-struct Stored8<KvKind::i4x2> : Stored8<KvKind::i8> {  // raw: the words of high and of low nibbles
+struct Stored8<KvKind::i4x2> : Stored8<KvKind::i8> {  // raw holds the words of high and of low nibbles
   static constexpr uint32_t kLow = 0x0f0f0f0f;
   __device__ static int64_t byte_of(int64_t slot, int e, int column) {
     return slot / kPage * kPage * e + slot % kPage * (e / 2) + column / 2;
@@ -156,7 +158,7 @@ struct Stored8<KvKind::i4x2> : Stored8<KvKind::i8> {  // raw: the words of high 
   }
 };
 
-// A lane's eight columns from `column` on of a vector of e values; zeros past its end.
+// Returns a lane's eight columns from `column` on of a vector of e values, with zeros past its end.
 __device__ inline void eight_of(const float* from, int column, int e, float (&to)[8]) {
   const float4 zero{0, 0, 0, 0}, a = column < e ? *reinterpret_cast<const float4*>(from + column) : zero,
                                  b = column < e ? *reinterpret_cast<const float4*>(from + column + 4) : zero;
@@ -165,9 +167,9 @@ __device__ inline void eight_of(const float* from, int column, int e, float (&to
 
 constexpr int kWidestHead = 256;
 
-// A warp normalises (weight or null) and turns one head, which goes pair by pair to put(column, {x, y}). `turns` (e /
-// 2) {cos, sin}; e is a multiple of 8. Everything is asked for before anything is used or put. Written with fused
-// operations by name, so that every kernel it is part of rounds alike.
+// Normalises (unless weight is null) and rotates one head with a warp; it passes the result pair by pair to
+// put(column, {x, y}). `turns` (e / 2) are {cos, sin}; e is a multiple of 8. Everything is loaded before anything is
+// used or put. Fused operations are written by name, so that every kernel that contains this rounds alike.
 template <typename Put>
 __device__ __forceinline__ void turn(const float* from, const float* weight, float eps, const float2* turns, int e,
                                      const Put& put) {

@@ -1,4 +1,5 @@
-// Dense products by cuBLAS, in FP32 unless asked otherwise, never in TF32 by themselves. Matrices are row-major.
+// This file has dense products by cuBLAS, in FP32 unless asked otherwise, and never in TF32 by default. Matrices are
+// row-major.
 #pragma once
 #include <cstdint>
 
@@ -8,21 +9,21 @@ struct cublasContext;
 
 namespace fidelio::cuda {
 
-// A matrix, or a window of one: rows lie `stride` values apart.
+// A Window is a matrix or a part of one; its rows lie `stride` values apart.
 struct Window {
   float* data = nullptr;
   int64_t stride = 0;
 };
 
-// What a product's factors are rounded to; sums are FP32 in all of them.
+// This says what a product's factors are rounded to; sums are always FP32.
 enum class Arithmetic : uint8_t {
   fp32,
-  tf32,  // 10 bits of mantissa, by the tensor cores from FP32 in memory
+  tf32,  // 10 bits of mantissa; the tensor cores round FP32 values from memory
   bf16,  // factors lie in memory as BF16
 };
 
-// Factors of many products of one shape: an array of pointers in the device's memory, one a product, to FP32 or, under
-// Arithmetic::bf16, BF16; rows lie `stride` values apart.
+// Factors describes the factors of many products of one shape: an array of pointers in the device's memory, one for
+// each product, to FP32 or, with Arithmetic::bf16, BF16. Rows lie `stride` values apart.
 struct Factors {
   const void* const* data;
   int64_t stride;
@@ -36,14 +37,15 @@ class Blas {
   Blas(const Blas&) = delete;
   Blas& operator=(const Blas&) = delete;
 
-  // c (m, n) = alpha a (m, k) b (k, n) + beta c; with `transposed`, a is given as (k, m). FP32 alone.
+  // Computes c (m, n) = alpha a (m, k) b (k, n) + beta c; with `transposed`, a is given as (k, m). It takes only
+  // FP32.
   void multiply(int64_t m, int64_t n, int64_t k, float alpha, Window a, bool transposed, Window b, float beta,
                 Window c);
-  // c (m, n) = op(a) op(b) + beta c, all dense; with a_transposed a is given as (k, m), with b_transposed b as (n, k).
-  // a and b are FP32 or, under Arithmetic::bf16, BF16.
+  // Computes c (m, n) = op(a) op(b) + beta c, all dense. With a_transposed, a is given as (k, m); with b_transposed,
+  // b as (n, k). a and b are FP32 or, with Arithmetic::bf16, BF16.
   void product(int64_t m, int64_t n, int64_t k, const void* a, bool a_transposed, const void* b, bool b_transposed,
                float beta, float* c);
-  // `count` times c (m, n; rows c_stride apart) = alpha op(a) op(b) + beta c.
+  // Computes c (m, n; rows c_stride apart) = alpha op(a) op(b) + beta c for `count` products.
   void products(int64_t m, int64_t n, int64_t k, float alpha, Factors a, Factors b, float beta, void* const* c,
                 int64_t c_stride, int64_t count);
 

@@ -1,3 +1,4 @@
+// This file turns CUDA's errors into Errors that name a remedy.
 #include "kernels/cuda/device/cuda_error.cuh"
 
 #include "core/error.h"

@@ -1,5 +1,5 @@
-// cuda_check: turns a CUDA status into the project's Error, with what was being done. The message is put together in
-// cuda_error.cc: nvcc does not digest fmt's compile-time format strings.
+// cuda_check turns a CUDA status into the project's Error, with what was being done. The message is made in
+// cuda_error.cc, because nvcc cannot compile fmt's compile-time format strings.
 #pragma once
 #include <cuda_runtime_api.h>
 

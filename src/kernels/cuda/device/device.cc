@@ -27,7 +27,8 @@ DeviceBuffer::DeviceBuffer(size_t bytes) : size_(bytes) {
   }
   cuda_check(status, "allocating memory");
   cuda_check(cudaMemset(data_, 0, bytes), "clearing memory");
-  cuda_check(cudaStreamSynchronize(nullptr), "clearing memory");  // our streams do not wait for that one
+  // This project's streams do not wait for the default one.
+  cuda_check(cudaStreamSynchronize(nullptr), "clearing memory");
   const int64_t now = held += static_cast<int64_t>(bytes);
   int64_t most = highest.load();
   while (most < now && !highest.compare_exchange_weak(most, now)) {

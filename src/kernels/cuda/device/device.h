@@ -1,4 +1,4 @@
-// Device memory by plain allocations, and the device itself.
+// This file has device memory by plain allocations, and the device itself.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -11,12 +11,13 @@ namespace fidelio::cuda {
 
 using Stream = CUstream_st*;
 
-// Owns device bytes, zeroed. Copies nothing; freed with the last owner.
+// A DeviceBuffer owns device memory, which is zeroed at first. It cannot be copied, and its memory is freed with its
+// last owner.
 class DeviceBuffer {
  public:
   DeviceBuffer() = default;
-  explicit DeviceBuffer(
-      size_t bytes);  // throws Error when the device is full, saying how much was asked for and is held
+  // Throws Error if the device is full, saying how much was asked for and how much is held.
+  explicit DeviceBuffer(size_t bytes);
   ~DeviceBuffer();
   DeviceBuffer(DeviceBuffer&& other) noexcept
       : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
@@ -37,7 +38,7 @@ class DeviceBuffer {
   size_t size_ = 0;
 };
 
-// Host memory that the device reaches without the driver copying it once more (page-locked).
+// Allocates page-locked host memory, which the device can access without another copy by the driver.
 void* allocate_pinned(size_t bytes);
 void free_pinned(void* p);
 template <typename T>
@@ -51,29 +52,32 @@ struct PinnedAllocator {
   bool operator==(const PinnedAllocator&) const = default;
 };
 
-int64_t device_bytes_free();     // of the current device
-int64_t device_bytes_highest();  // the most that all DeviceBuffers held at any time
+int64_t device_bytes_free();     // free bytes of the current device
+int64_t device_bytes_highest();  // the most bytes that all DeviceBuffers have held at any time
 
 struct DeviceInfo {
   std::string name;
   int major = 0, minor = 0, sms = 0;
 };
-// Makes `device` current. Throws Error for no driver, no such device, or one older than compute capability 8.0.
+// Makes `device` current. Throws Error if there is no driver or no such device, or if it is older than compute
+// capability 8.0.
 DeviceInfo open_device(int device);
 
-// What the code that the device runs was compiled for. The device alone does not say: a Hopper runs what was compiled
-// for it, and else what was compiled for compute_80 as PTX, which has none of the below. Asked of the code, once.
+// DeviceCode says what the code that the device runs was compiled for. The device alone does not tell: a Hopper runs
+// what was compiled for it, or else what was compiled for compute_80 as PTX, which has none of these features. The
+// code is asked once.
 struct DeviceCode {
   bool dependents = false;  // has griddepcontrol, without which a dependent launch would not wait
-  bool hopper = false;      // of sm_90a: bulk copies and barriers in shared memory, clusters, products of warpgroups
+  bool hopper = false;  // compiled for sm_90a: bulk copies, barriers in shared memory, clusters, products of warpgroups
 };
 const DeviceCode& device_code();
 
-// Bytes a second read and written by copies within the current device's memory: the median of several.
+// Returns the bytes per second that copies within the current device's memory read and write, as the median of
+// several.
 double copy_bandwidth();
 
-// Copies. from_device waits for the stream. What is not on the device by name may be there all the same (Runner's own
-// memory): addresses say where they are.
+// These copy memory. from_device waits for the stream. The memory that is called the host's may be on the device all
+// the same (Runner's own memory); addresses tell where it is.
 void to_device(Stream stream, void* to, const void* from, size_t bytes);
 void from_device(Stream stream, void* to, const void* from, size_t bytes);
 void on_device(Stream stream, void* to, const void* from, size_t bytes);
@@ -82,7 +86,8 @@ Stream make_stream();
 void destroy_stream(Stream stream);
 void wait_for(Stream stream);
 
-// Scratch that only grows: waits for the stream, then what it held is lost.
+// Makes sure that a buffer has at least so many bytes. If it grows, it waits for the stream first, and its contents
+// are lost.
 void reserve(Stream stream, DeviceBuffer& buffer, int64_t bytes);
 
 }  // namespace fidelio::cuda

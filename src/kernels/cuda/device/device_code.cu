@@ -1,9 +1,10 @@
+// This file records for which devices the CUDA code of this build was compiled.
 #include "kernels/cuda/device/launch.cuh"
 
 namespace fidelio::cuda {
 namespace {
 
-// Every compilation of this file has its own; all files of the room are compiled for the same targets.
+// Every compilation of this file has values of its own. All files of this folder are compiled for the same targets.
 #if __CUDA_ARCH__ >= 900
 constexpr bool kDependents = true;
 #else

@@ -1,4 +1,4 @@
-// Graph: work on a stream, captured once and then replayed whole.
+// A Graph is work on a stream that is captured once and then replayed as a whole.
 #pragma once
 #include <functional>
 #include <utility>
@@ -15,7 +15,7 @@ class Graph {
   ~Graph();
   Graph(Graph&& other) noexcept : exec_(std::exchange(other.exec_, nullptr)) {}
   Graph& operator=(Graph&&) = delete;
-  // Runs what `work` asks for on the stream; calls it the first time only. `work` may not wait for the device.
+  // Runs what `work` asks for on the stream. `work` is called the first time only, and must not wait for the device.
   void replay(Stream stream, const std::function<void()>& work);
 
  private:

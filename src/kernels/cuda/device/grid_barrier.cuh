@@ -1,12 +1,12 @@
-// A barrier of all thread blocks of a launch, which all have to be on the device at once.
+// A GridBarrier lets all thread blocks of a launch wait for each other. All of them must run at the same time.
 #pragma once
 #include <cstdint>
 
 namespace fidelio::cuda {
 
-// `count` is 0 before the first launch that uses it. A barrier adds 2^31 to it in all, so that its highest bit turns
-// when the last thread block arrives and the rest of it is 0 again: nobody has to reset it. What was written before
-// arrive() is seen after wait() by every thread block, unless it is read as a constant.
+// `count` must be 0 before the first launch that uses it. A barrier adds 2^31 to it in all. So its highest bit flips
+// when the last thread block arrives, and the other bits are 0 again; nobody has to reset it. What was written before
+// arrive() is visible after wait() to every thread block, unless it is read as a constant.
 class GridBarrier {
  public:
   __device__ explicit GridBarrier(uint32_t* count) : count_(count) {}
@@ -28,7 +28,7 @@ class GridBarrier {
 
  private:
   uint32_t* count_;
-  uint32_t before_ = 0;  // thread 0's
+  uint32_t before_ = 0;  // only in thread 0
 };
 
 }  // namespace fidelio::cuda

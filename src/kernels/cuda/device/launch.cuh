@@ -1,6 +1,6 @@
-// launch: a kernel with programmatic dependent launch, so that its thread blocks may be placed while the kernel before
-// still runs. Every kernel launched so begins with ptx::allow_dependents() and calls ptx::dependency_wait() before it
-// touches what others wrote or read.
+// launch() starts a kernel with programmatic dependent launch, so that its thread blocks may start while the kernel
+// before still runs. Every kernel that is launched so begins with ptx::allow_dependents(). It calls
+// ptx::dependency_wait() before it touches what other kernels wrote or read.
 #pragma once
 #include <cuda_runtime.h>
 
@@ -29,8 +29,8 @@ struct LaunchShape {
   dim3 grid;
   int threads;
   size_t shared;
-  unsigned cluster = 1;  // how many thread blocks along z are one (Hopper)
-  bool early = true;     // thread blocks may be placed while the kernel before still runs
+  unsigned cluster = 1;  // how many thread blocks along z form a cluster (Hopper)
+  bool early = true;     // thread blocks may start while the kernel before still runs
 };
 template <typename... Parameters, typename... Arguments>
 void launch(const char* doing, Stream stream, const LaunchShape& shape, void (*kernel)(Parameters...),
@@ -58,7 +58,7 @@ void launch(const char* doing, Stream stream, dim3 grid, int threads, size_t sha
   launch(doing, stream, LaunchShape{grid, threads, shared}, kernel, std::forward<Arguments>(arguments)...);
 }
 
-// How many clusters of such a shape are on the device at once.
+// Returns how many clusters of such a shape can run on the device at once.
 template <typename... Parameters>
 int clusters_at_once(int threads, size_t shared, int cluster, void (*kernel)(Parameters...)) {
   cudaLaunchAttribute size = {};

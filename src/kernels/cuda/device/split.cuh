@@ -1,4 +1,5 @@
-// A row of values as two FP16 halves under a power of two (exact.h), by one thread block.
+// This file splits a row of values into two FP16 halves with a power of two as factor (exact.h), using one thread
+// block.
 #pragma once
 #include <cuda_fp16.h>
 
@@ -8,7 +9,7 @@ namespace fidelio::cuda {
 
 constexpr int kSplitThreads = 256;
 
-// value(c) of columns c.
+// value(c) returns column c.
 template <typename Value>
 __device__ void split_row(const Value& value, int64_t columns, uint16_t* high, uint16_t* low, float* factor) {
   __shared__ float largest[kSplitThreads];

@@ -30,7 +30,7 @@ __global__ void __launch_bounds__(kThreads) energies(const float* values, int64_
   if (threadIdx.x == 0) parts[blockIdx.x] = shared[0];
 }
 
-// Draw `i` of a stream of Rng(seed), and the numbers made of draws as Rng makes them.
+// Returns draw `i` of a stream of Rng(seed). The numbers below are made of draws as Rng makes them.
 __device__ double draw(const Rng& rng, uint64_t i) {
   const auto c = rng.block(i);
   return static_cast<double>(((uint64_t{c[1]} << 32) | c[0]) >> 11) * 0x1p-53;

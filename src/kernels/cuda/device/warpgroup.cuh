@@ -1,5 +1,6 @@
-// Hopper's instructions for a thread block whose warpgroups have different jobs and which works in a cluster: products
-// of a warpgroup with 128 or 256 columns, registers given and taken, copies to and barriers of all of a cluster.
+// This file has Hopper's instructions for a thread block whose warpgroups have different jobs and which works in a
+// cluster: products of a warpgroup with 128 or 256 columns, registers passed between warpgroups, and copies to, and
+// barriers of, all thread blocks of a cluster.
 #pragma once
 #include <cstdint>
 
@@ -8,14 +9,14 @@
 namespace fidelio::cuda::ptx {
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-// ---- Products. c (64 x 2 count(c), FP32) = or += a (64 x 16) b (16 x ..): as wgmma() of ptx.cuh, but b lies in shared
-// memory as rows of 64 halves of its transpose, 128 bytes each, whose 16-byte pieces are exchanged: piece i of row r at
-// i ^ (r % 8). The pieces of the product are named by `b` = swizzled_rows(first row's address, a multiple of 1024) + 2
-// x product.
+// ---- Products: c (64 x 2 count(c), FP32) = or += a (64 x 16) b (16 x ..). They are like wgmma() of ptx.cuh, but b
+// lies in shared memory as rows of 64 halves of its transpose, 128 bytes each, whose 16-byte pieces are permuted:
+// piece i of row r is at i ^ (r % 8). The pieces of a product are named by `b` = swizzled_rows(first row's address, a
+// multiple of 1024) + 2 x product.
 __device__ __forceinline__ uint64_t swizzled_rows(uint32_t shared) {
   return ((shared & 0x3ffff) >> 4) | uint64_t{1024 >> 4} << 32 | uint64_t{1} << 62;
 }
-// Nothing that the compiler holds of these registers is older than this place.
+// Makes the compiler read these registers anew: it keeps nothing about them that is older than this place.
 template <int count>
 __device__ __forceinline__ void settle(float (&c)[count]) {
 #pragma unroll
@@ -64,9 +65,9 @@ __device__ __forceinline__ void multiply(float (&c)[128], const uint32_t (&a)[4]
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(int{fresh}));
 }
 
-// c (64 x 2 count(c), int32) = or += a (64 x 32, unsigned bytes) b (32 x .., signed bytes), a as for mma(). b lies in
-// shared memory as groups of 8 columns, 1 KB each: [chunk of 32][half]{column: 16 bytes}; a chunk is named by
-// panel_rows(first group's address) + 16 x chunk: the lower half of what the instruction takes.
+// Computes c (64 x 2 count(c), int32) = or += a (64 x 32, unsigned bytes) b (32 x .., signed bytes), with a as for
+// mma(). b lies in shared memory as groups of 8 columns, 1 KB each: [chunk of 32][half]{column: 16 bytes}. A chunk is
+// named by panel_rows(first group's address) + 16 x chunk, which is the lower half of what the instruction takes.
 __device__ __forceinline__ uint32_t panel_rows(uint32_t shared) { return (shared & 0x3ffff) >> 4 | (128 >> 4) << 16; }
 template <int count>
 __device__ __forceinline__ void settle(int (&c)[count]) {
@@ -95,7 +96,7 @@ __device__ __forceinline__ void multiply(int (&c)[32], const uint32_t (&a)[4], u
       : FIDELIO_I8(c, 0), FIDELIO_I8(c, 8), FIDELIO_I8(c, 16), FIDELIO_I8(c, 24)
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b), "r"(int{fresh}));
 }
-// The same of signed bytes, b as rows of 128 bytes (swizzled_rows() + 2 x chunk).
+// Does the same for signed bytes, with b as rows of 128 bytes (swizzled_rows() + 2 x chunk).
 __device__ __forceinline__ void multiply(int (&c)[64], const uint32_t (&a)[4], uint64_t b, bool fresh) {
   asm volatile(
       "{\n .reg .pred keep;\n setp.eq.b32 keep, %69, 0;\n"
@@ -111,7 +112,7 @@ __device__ __forceinline__ void multiply(int (&c)[64], const uint32_t (&a)[4], u
 #undef FIDELIO_I8
 #undef FIDELIO_8
 
-// What copies have brought.
+// Loads two floats that copies have brought to shared memory.
 __device__ __forceinline__ float2 load_shared_pair(uint32_t from) {
   float2 v;
   asm volatile("ld.shared.v2.f32 {%0,%1}, [%2];" : "=f"(v.x), "=f"(v.y) : "r"(from));
@@ -128,13 +129,13 @@ __device__ __forceinline__ void give_registers() {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(count));
 }
 
-// ---- Clusters. arrive() at the barrier of an address_in() another thread block.
-// It orders no ordinary memory but of this thread block (the form that orders the cluster's is a fence of all memory,
-// which waits for every load under way).
+// ---- Clusters. The first function arrives at the barrier of another thread block, given by address_in(). It orders
+// only this thread block's ordinary memory. (The form that orders the cluster's memory is a fence of all memory,
+// which waits for every load under way.)
 __device__ __forceinline__ void arrive_in_cluster(uint32_t barrier) {
   asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
-// fetch() into the same place of the thread blocks in `mask`, whose barriers at the same place count the bytes.
+// Does fetch() into the same place of all thread blocks in `mask`. Their barriers at the same place count the bytes.
 __device__ __forceinline__ void fetch_for(uint16_t mask, uint32_t shared, const void* global, uint32_t bytes,
                                           uint32_t barrier) {
   asm volatile(

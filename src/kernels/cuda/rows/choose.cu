@@ -1,16 +1,19 @@
-// A row is read by a cluster of thread blocks (Hopper; else by one), an equal part each, and settled by the first of
-// them. All sums are of integers and all orders are total, so threads may work in any order.
+// This file chooses tokens from rows of logits. A row is read by a cluster of thread blocks (Hopper; otherwise by
+// one), an equal part each, and settled by the first of them. All sums are of integers and all orders are total, so
+// threads may work in any order.
 //
-//   range     the best token, and whether all can be ordered; the greedy choice ends here
-//   race      the kept tokens' arrivals (choice_race.h), the first of which is the choice; without top-k and top-p all
-//             blocks run it and that is all
-//   weigh     else: the sum of all weights, and how many tokens are near the best, for sixteen ideas of near
-//   gather    as few of the nearest as settle the filters into the first block's shared memory, sorted, their weights
-//             added up: each filter is then a look-up, and the race is among them
-//   narrow    where the nearest do not settle a look-up (a flat row, a large top-k): the first block deals the tokens
-//             into bins and gathers the one bin that matters; if it is too large, it is dealt again by the digits of ranks
+//   range     finds the best token, and whether all can be ordered; the greedy choice ends here
+//   race      computes the kept tokens' arrivals (choice_race.h), the first of which is the choice; without top-k and
+//             top-p all blocks run it, and that is all
+//   weigh     otherwise: adds up all weights, and counts the tokens near the best, for sixteen ideas of near
+//   gather    takes as few of the nearest as settle the filters into the first block's shared memory, sorted, with
+//             their weights added up; each filter is then a look-up, and the race is among them
+//   narrow    if the nearest do not settle a look-up (a flat row, a large top-k), the first block divides the tokens
+//             into bins and gathers the one bin that matters; if it is too large, it is divided again by the digits of
+//             ranks
 //
-// This file is compiled without fused multiply-adds: choice_arithmetic.h has the same bits here and on the host.
+// This file is compiled without fused multiply-adds, so that choice_arithmetic.h gives the same bits here and on the
+// host.
 #include "kernels/cuda/rows/choose.h"
 
 #include "kernels/cuda/rows/choose_block.cuh"
@@ -51,7 +54,7 @@ __device__ Range range_of(Blocks<kBlocks>& blocks, const Row& row) {
 
 struct Weights {
   uint64_t total;
-  const Found* found;  // found[block].near[i]: its tokens by the first cut that they are near by
+  const Found* found;  // found[block].near[i] counts its tokens by the first cut within which they are
 };
 template <int kBlocks>
 __device__ Weights weigh(Blocks<kBlocks>& blocks, const Row& row) {
@@ -71,13 +74,13 @@ __device__ Weights weigh(Blocks<kBlocks>& blocks, const Row& row) {
       if (cut / 4 == i) counts[i] += one;
   });
 #pragma unroll
-  for (int i = 0; i < kCuts; i += 2) {  // two at once: a warp counts fewer than 2^16
+  for (int i = 0; i < kCuts; i += 2) {  // two at once, because a warp counts fewer than 2^16
     const uint32_t sum = __reduce_add_sync(~0u, static_cast<uint32_t>(counts[i / 4] >> (16 * (i % 4))));
     if (threadIdx.x % 32 != 0) continue;
     if ((sum & 0xffff) != 0) atomicAdd(&s.near[i], sum & 0xffff);
     if (sum >> 16 != 0) atomicAdd(&s.near[i + 1], sum >> 16);
   }
-  over_block(s, total, unused, Sum());  // whose barrier completes the counts
+  over_block(s, total, unused, Sum());  // its barrier completes the counts
   const Found* found = blocks.exchange([&](Found& place, int lane) {
     place.near[lane] = s.near[lane];
     if (lane == 0) place.total = total;
@@ -100,21 +103,22 @@ __device__ int32_t race_of_all(Blocks<kBlocks>& blocks, const Row& row, const De
   return static_cast<int32_t>(static_cast<uint32_t>(~behind));
 }
 
-// Tokens in order, kEach of a thread, with the weight of all before; past the last one ranks are 0.
+// Sorted holds tokens in order, kEach in each thread, with the weight of all before. Past the last token, ranks are
+// 0.
 struct Sorted {
   uint64_t rank[kEach], weight[kEach], before;  // before the thread's first
   int count;
   uint64_t total;
 };
 
-// Sorts what stands in s.ranks, the best first: a bitonic network, whose exchanges within 32 places are a warp's own.
+// Sorts the ranks in s.ranks, the best first, with a bitonic network. Exchanges within 32 places stay within a warp.
 __device__ __noinline__ void sort(Shared& s, int count) {
   int size = 32;
   while (size < count) size *= 2;
   const int thread = static_cast<int>(threadIdx.x);
   for (int i = count + thread; i < size; i += kThreads) s.ranks[i] = 0;
   __syncthreads();
-  const auto within_warps = [&](int run) {  // exchanges of fewer than 32 apart, of the runs up to this one
+  const auto within_warps = [&](int run) {  // exchanges over a distance of less than 32, in runs of up to this length
 #pragma unroll 1
     for (int i = thread; i < size; i += kThreads) {
       uint64_t own = s.ranks[i];
@@ -146,7 +150,7 @@ __device__ __noinline__ void sort(Shared& s, int count) {
   }
 }
 
-// Of the first s.gathered ranks of s, whose tokens come after others of weight `before`. All threads.
+// Sorts the first s.gathered ranks of s, whose tokens come after others of weight `before`. All threads must call it.
 __device__ Sorted sorted(Shared& s, const Row& row, int count, uint64_t before) {
   sort(s, count);
   Sorted sorted;
@@ -165,7 +169,8 @@ __device__ Sorted sorted(Shared& s, const Row& row, int count, uint64_t before) 
   return sorted;
 }
 
-// The tokens that pass, at most kRoom, after others of weight `before`. All threads of the first block alone.
+// Gathers the tokens that pass, at most kRoom, which come after others of weight `before`. All threads of the first
+// block must call it, and no others.
 template <typename Passes>
 __device__ Sorted gather(Shared& s, const Row& row, uint64_t before, const Passes& passes) {
   __syncthreads();
@@ -178,17 +183,18 @@ __device__ Sorted gather(Shared& s, const Row& row, uint64_t before, const Passe
   return sorted(s, row, static_cast<int>(s.gathered), before);
 }
 
-// A prefix of the order: what it weighs, and its last token.
+// A Prefix is the first tokens of the order: what they weigh, and the last of them.
 struct Prefix {
   uint64_t weight, last;
 };
-// How long: the shortest with at least so much weight, or with so many tokens.
+// Wanted says how long a prefix must be: the shortest with at least so much weight, or with so many tokens.
 struct Wanted {
   uint64_t amount;
   bool of_tokens;
 };
 
-// All threads; there must be such a prefix, which ends among these tokens. `tokens_before` are in front of them.
+// Finds the prefix, which must exist and end among these tokens. `tokens_before` tokens are in front of them. All
+// threads must call it.
 __device__ Prefix look_up(Shared& s, const Sorted& sorted, uint64_t tokens_before, Wanted wanted) {
   uint64_t weight = sorted.before, count = tokens_before + threadIdx.x * kEach;
 #pragma unroll
@@ -205,9 +211,9 @@ __device__ Prefix look_up(Shared& s, const Sorted& sorted, uint64_t tokens_befor
   return prefix;
 }
 
-// ---- Narrowing down where a prefix ends.
+// ---- The next functions narrow down where a prefix ends.
 
-// Tokens of one bin of distances, whose ranks begin with these digits.
+// A Part is the tokens of one bin of distances whose ranks begin with these digits.
 struct Part {
   int bin = 0, shift = 64;
   uint64_t digits = 0;
@@ -222,7 +228,7 @@ struct Binning {
   }
 };
 
-// Bins of the tokens that pass, into shared memory.
+// Counts the tokens that pass in bins in shared memory.
 template <typename Passes, typename BinOf>
 __device__ void fill_bins(Shared& s, const Row& row, const Passes& passes, const BinOf& bin_of) {
   __syncthreads();
@@ -240,7 +246,7 @@ __device__ void fill_bins(Shared& s, const Row& row, const Passes& passes, const
   __syncthreads();
 }
 
-// The bin in which the prefix ends, and what is before it, added to `part`.
+// Returns the bin in which the prefix ends, and adds what is before it to `part`.
 __device__ int narrow(Shared& s, Wanted wanted, Part& part) {
   static_assert(kBins == 2 * kThreads);
   uint64_t weight[2], count[2];
@@ -272,7 +278,8 @@ __device__ int narrow(Shared& s, Wanted wanted, Part& part) {
   return bin;
 }
 
-// Among all tokens of the row, which have such a prefix. Out of the way of what happens each time.
+// Finds the prefix among all tokens of the row, which must have one. It is not inlined, so that the usual path stays
+// short.
 __device__ __noinline__ Prefix look_up_in_all(Shared& s, const Row& row, float lowest, Wanted wanted) {
   constexpr float kLeast = 1e-6f;
   const Binning binning{static_cast<float>(kBins) / fmaxf(fminf(row.distance(lowest), choice::kFarthest), kLeast)};
@@ -286,7 +293,7 @@ __device__ __noinline__ Prefix look_up_in_all(Shared& s, const Row& row, float l
   };
   while (part.count > kRoom) {
     const int bits = min(kDigitBits, part.shift), shift = part.shift - bits;
-    const auto digit_of = [&](float x, int id) {  // the largest first
+    const auto digit_of = [&](float x, int id) {  // the largest comes first
       return static_cast<int>(~(choice::rank_of(x, id) >> shift) & ((1u << bits) - 1));
     };
     fill_bins(s, row, passes, digit_of);
@@ -298,11 +305,12 @@ __device__ __noinline__ Prefix look_up_in_all(Shared& s, const Row& row, float l
   return look_up(s, gather(s, row, part.weight_before, passes), part.tokens_before, wanted);
 }
 
-// ---- A choice.
+// ---- The next functions make a choice.
 
-// How near the tokens are that are gathered: since sorting takes time, no more than settle the choice, or as many as
-// there is room for. By what weigh() counted, so it has no part in what is chosen. Of the first warp, a lane a cut;
-// then a lane a block: s.gathered is how many the blocks before this one gather, s.answer the cut and how many all do.
+// Decides how near the tokens are that are gathered. Sorting takes time, so it gathers no more than settle the
+// choice, or as many as there is room for. It uses the counts of weigh(), so it has no influence on what is chosen.
+// The first warp does this, first with one lane for each cut, then with one for each block. s.gathered becomes the
+// number that the blocks before this one gather, and s.answer the cut and the number of all.
 template <int kBlocks>
 __device__ void plan_gathering(const Blocks<kBlocks>& blocks, const Weights& weights, int v, const DeviceRule& rule) {
   static_assert(kCuts < 32 && kBlocks <= 32);
@@ -313,7 +321,7 @@ __device__ void plan_gathering(const Blocks<kBlocks>& blocks, const Weights& wei
     return value;
   };
   uint32_t near = 0;
-  uint64_t bound = 0;  // on the weight of the lane's tokens
+  uint64_t bound = 0;  // a bound on the weight of the lane's tokens
   if (lane < kCuts) {
     for (int i = 0; i < kBlocks; ++i) near += weights.found[i].near[lane];
     bound = uint64_t{near} << (choice::kWeightBits - (lane > 0 ? kNearer[lane - 1] : 0));
@@ -328,7 +336,8 @@ __device__ void plan_gathering(const Blocks<kBlocks>& blocks, const Weights& wei
   const uint32_t fitting = __ballot_sync(~0u, fits),
                  settled = __ballot_sync(~0u, fits && (by_count ? tokens >= wanted : beyond <= weights.total - wanted));
   const int last =
-      settled != 0 ? __ffs(static_cast<int>(settled)) - 1 : 31 - __clz(static_cast<int>(fitting));  // or -1
+      // -1 if there is none.
+      settled != 0 ? __ffs(static_cast<int>(settled)) - 1 : 31 - __clz(static_cast<int>(fitting));
   uint32_t own = 0;
 #pragma unroll
   for (int j = 0; j < kCuts; ++j)
@@ -338,7 +347,8 @@ __device__ void plan_gathering(const Blocks<kBlocks>& blocks, const Weights& wei
   if (lane == 31) blocks.s.answer[0] = last < 0 ? 0 : kNearer[last], blocks.s.answer[1] = to_here;
 }
 
-// The nearest tokens go to the first block, each block's behind those of the blocks before it. How many there are.
+// Sends the nearest tokens to the first block, with each block's behind those of the blocks before it. Returns their
+// number.
 template <int kBlocks>
 __device__ int gather_nearest(Blocks<kBlocks>& blocks, const Row& row, const Weights& weights, const DeviceRule& rule) {
   Shared& s = blocks.s;
@@ -354,14 +364,15 @@ __device__ int gather_nearest(Blocks<kBlocks>& blocks, const Row& row, const Wei
   return count;
 }
 
-// Filters, then the race, among the nearest tokens where they settle the filters. Of the first block.
+// Applies the filters and then runs the race, among the nearest tokens if they settle the filters. The first block
+// does this.
 __device__ int32_t choose_filtered(Shared& s, const Row& row, float lowest, const DeviceRule& rule,
                                    const Weights& weights, int gathered) {
   const Sorted nearest = sorted(s, row, gathered, 0);
-  bool intact = true;  // s.ranks, which a look-up in all writes over
+  bool intact = true;  // whether s.ranks is unchanged; a look-up among all tokens overwrites it
   Prefix kept{weights.total, 0};
 #pragma unroll 1
-  for (int filter = 0; filter < 2; ++filter) {  // top-k, top-p: one piece of code for both
+  for (int filter = 0; filter < 2; ++filter) {  // one piece of code serves top-k and top-p
     if (filter == 0 && (rule.top_k <= 0 || rule.top_k >= row.v)) continue;
     if (filter == 1 && rule.top_p >= 1) continue;
     const Wanted wanted{filter == 0 ? static_cast<uint64_t>(rule.top_k) : choice::part_of(rule.top_p, kept.weight),
@@ -383,11 +394,11 @@ __device__ int32_t choose_filtered(Shared& s, const Row& row, float lowest, cons
   return static_cast<int32_t>(static_cast<uint32_t>(~behind));
 }
 
-// What the first block of a row ends with; the others end with no choice.
+// Returns the choice in the first block of a row; the others return no choice.
 template <int kBlocks>
 __device__ DeviceChoice choose_row(Blocks<kBlocks>& blocks, Row& row, const DeviceChange* changes, float* saved,
                                    float* x) {
-  Range range = range_of(blocks, row);  // while the rule comes
+  Range range = range_of(blocks, row);  // the rule arrives in the meantime
   const DeviceRule& rule = blocks.s.rule;
   row.scale = rule.scale;
   DeviceChoice choice{0, -1, 0, 0};
@@ -434,15 +445,15 @@ __global__ void __launch_bounds__(kThreads)
   begin_kernel();
   Blocks<kBlocks> blocks{s};
   static_assert(sizeof(DeviceRule) % 4 == 0 && sizeof(DeviceRule) / 4 <= 32);
-  if (threadIdx.x < sizeof(DeviceRule) / 4)  // once: it may lie in the host's memory
+  if (threadIdx.x < sizeof(DeviceRule) / 4)  // it is read once, because it may lie in the host's memory
     reinterpret_cast<uint32_t*>(&s.rule)[threadIdx.x] =
         reinterpret_cast<const uint32_t*>(rules + blockIdx.x)[threadIdx.x];
   float* x = logits + blockIdx.x * int64_t{v};
   const int each = (v + 4 * kBlocks - 1) / (4 * kBlocks) * 4, begin = min(blocks.rank() * each, v);
   Row row{x, v, begin, min(begin + each, v)};
-  if constexpr (kBlocks > 1) ptx::cluster_wait();  // all have begun, so that they can be told
+  if constexpr (kBlocks > 1) ptx::cluster_wait();  // all blocks have begun, so that they can receive values
   DeviceChoice choice = choose_row(blocks, row, changes, saved, x);
-  if (blocks.rank() != 0) return;  // having read all it will: the blocks have met since
+  if (blocks.rank() != 0) return;  // it has read all that it will read, since the blocks have met
   const DeviceRule& rule = s.rule;
   __syncthreads();
   for (int i = rule.first_change + static_cast<int>(threadIdx.x); i < rule.first_change + rule.changes; i += kThreads)
@@ -456,7 +467,7 @@ __global__ void __launch_bounds__(kThreads)
 __global__ void feed_rows(const DeviceChoice* choices, const int32_t* from, int rows, int32_t* ids) {
   begin_kernel();
   for (int i = threadIdx.x; i < rows; i += blockDim.x) {
-    const int place = from[i];  // once: it may lie in the host's memory
+    const int place = from[i];  // it is read once, because it may lie in the host's memory
     if (place >= 0) ids[i] = max(choices[place].id, 0);
   }
 }
@@ -467,7 +478,7 @@ void ask(Stream stream, float* logits, int64_t v, int64_t rows, const DeviceRule
   launch("choosing tokens", stream, LaunchShape{dim3(static_cast<unsigned>(rows), 1, kBlocks), kThreads, 0, kBlocks},
          choose_rows<kBlocks>, logits, static_cast<int>(v), rules, changes, saved, choices);
 }
-// How many rows the device works on at a time with so many thread blocks each.
+// Returns how many rows the device handles at a time with so many thread blocks each.
 template <int kBlocks>
 int rows_at_once() {
   static const int count = clusters_at_once(kThreads, 0, kBlocks, choose_rows<kBlocks>);

@@ -1,4 +1,5 @@
-// Choosing tokens where the logits are: the choices of kernels/choice.h, bit for bit those of the host.
+// This file chooses tokens on the device that has the logits: the choices of kernels/choice.h, bit for bit those of
+// the host.
 #pragma once
 #include <cstdint>
 
@@ -8,7 +9,8 @@ namespace fidelio::cuda {
 
 using Stream = CUstream_st*;
 
-// LogitChange and ChoiceRule of kernels/choice.h as device memory holds them; a rule's changes are consecutive.
+// These are LogitChange and ChoiceRule of kernels/choice.h as device memory holds them. The changes of a rule are
+// consecutive.
 struct DeviceChange {
   int32_t id;
   uint32_t repeated;
@@ -28,11 +30,11 @@ struct DeviceChoice {
   float logit, top;
 };
 
-// choices (rows) from logits (rows, v), which are left as they were. Rules, choices and `from` may lie in page-locked
-// memory of the host. `saved` has room for a float for each change.
+// Writes choices (rows) for logits (rows, v), which are unchanged afterwards. Rules, choices and `from` may lie in
+// page-locked memory of the host. `saved` has room for one float for each change.
 void choose(Stream stream, float* logits, int64_t v, int64_t rows, const DeviceRule* rules, const DeviceChange* changes,
             float* saved, DeviceChoice* choices);
-// ids[i] = the choice at from[i], where that is >= 0; token 0 where it is of a row that had no best.
+// Sets ids[i] to the choice at from[i], if that is >= 0. If that row had no best token, it is token 0.
 void feed_tokens(Stream stream, const DeviceChoice* choices, const int32_t* from, int64_t rows, int32_t* ids);
 
 }  // namespace fidelio::cuda

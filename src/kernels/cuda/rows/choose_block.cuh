@@ -1,5 +1,5 @@
-// The thread blocks that choose a token from a row: what they share, sums over them, and the walk over their part of the
-// row. For choose.cu alone.
+// This file has what the thread blocks that choose a token from a row share, sums over them, and the walk over their
+// part of the row. Only choose.cu uses it.
 #pragma once
 #include "step/choice_race.h"
 #include "kernels/cuda/device/launch.cuh"
@@ -9,22 +9,22 @@ namespace fidelio::cuda {
 namespace {
 
 constexpr int kThreads = 1024, kWarps = kThreads / 32;
-constexpr int kRoom = 4096, kEach = kRoom / kThreads;  // tokens gathered
+constexpr int kRoom = 4096, kEach = kRoom / kThreads;  // tokens that can be gathered
 constexpr int kBins = 2048, kDigitBits = 11;
 constexpr int kCuts = 16;
-// Tokens fewer whole halvings than this below the best are near.
+// Cut i counts tokens as near if they lie fewer whole halvings than this below the best.
 __device__ constexpr int kNearer[kCuts] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 14, 16, 20, 24};
-__device__ __forceinline__ int cut_of(int halvings) {  // the first that a token is near by
+__device__ __forceinline__ int cut_of(int halvings) {  // the first cut within which a token is near
   return halvings < 12 ? halvings : halvings < 16 ? 12 + (halvings - 12) / 2 : 14 + (halvings - 16) / 4;
 }
-constexpr int kMostBlocks = 8;  // of a cluster
+constexpr int kMostBlocks = 8;  // the most thread blocks of a cluster
 
 struct Bins {
   uint32_t low[kBins], high[kBins], count[kBins];  // weights are high 2^32 + low
 };
-// What a thread block found in its part of a row.
+// Found is what a thread block has found in its part of a row.
 struct Found {
-  uint64_t best, worst;  // ranks; worst is the complement
+  uint64_t best, worst;  // ranks; `worst` is a complement
   uint64_t total;        // weight
   uint64_t behind;       // the complement of the first finish
   uint32_t bad, near[kCuts];
@@ -35,14 +35,14 @@ struct Shared {
     Bins bins;
   };
   DeviceRule rule;
-  Found found[2][kMostBlocks];  // of every thread block of the cluster, in turns
+  Found found[2][kMostBlocks];  // for every thread block of the cluster, used alternately
   uint64_t of_warp[kWarps], of_warp2[kWarps];
   uint64_t answer[4];
   uint32_t gathered, near[kCuts];
 };
 
-// The thread blocks of a row. What each of them found is told to all: to the places that the exchange before the last
-// one used, which everybody has read before anybody can be here.
+// Blocks are the thread blocks of a row. What each of them has found is told to all. It is written to the places of
+// the exchange before the last one, which all have read before anyone can get here.
 template <int kBlocks>
 struct Blocks {
   Shared& s;
@@ -64,7 +64,7 @@ struct Blocks {
       ptx::cluster_wait();
     }
   }
-  // tell(place, lane) writes what the thread block found, by 16 lanes.
+  // Exchanges results. tell(place, lane) writes what the thread block has found, with 16 lanes.
   template <typename Tell>
   __device__ const Found* exchange(const Tell& tell) {
     static_assert(kBlocks * 16 <= kThreads);
@@ -77,7 +77,8 @@ struct Blocks {
   }
 };
 
-// ---- Over the thread block; every thread gets the result. All threads call them.
+// ---- The next functions combine values over the thread block; every thread gets the result. All threads must call
+// them.
 
 struct Sum {
   __device__ uint64_t operator()(uint64_t a, uint64_t b) const { return a + b; }
@@ -90,7 +91,8 @@ __device__ uint64_t over_warp(uint64_t value, const Join& join) {
   for (int d = 16; d > 0; d /= 2) value = join(value, __shfl_xor_sync(~0u, value, d));
   return value;
 }
-// Two at once, between two meetings of all threads: one is here, the other follows before the next call.
+// Combines two values at once, between two barriers of all threads. One barrier is here; the other must come before
+// the next call.
 template <typename Join>
 __device__ void over_block(Shared& s, uint64_t& a, uint64_t& b, const Join& join) {
   a = over_warp(a, join), b = over_warp(b, join);
@@ -98,7 +100,7 @@ __device__ void over_block(Shared& s, uint64_t& a, uint64_t& b, const Join& join
   __syncthreads();
   a = over_warp(s.of_warp[threadIdx.x % 32], join), b = over_warp(s.of_warp2[threadIdx.x % 32], join);
 }
-// The sum of the threads before; and of all.
+// SumsBefore is the sum over the threads before this one, and over all.
 struct SumsBefore {
   uint64_t before, all;
 };
@@ -132,8 +134,8 @@ struct Row {
   float top = 0, scale = 0;
 
   __device__ Row whole() const { return {x, v, 0, v, top, scale}; }
-  // work(logit, id) for this thread's tokens, in the order of ids. Not unrolled beyond four: the kernel runs once a step,
-  // and fetching its instructions takes longer than what they wait for.
+  // Calls work(logit, id) for this thread's tokens, in the order of ids. It is unrolled only four times: the kernel
+  // runs once a step, and fetching more instructions would take longer than the waits that they save.
   template <typename Work>
   __device__ __forceinline__ void for_tokens(const Work& work) const {
     if (v % 4 != 0) {
@@ -161,13 +163,13 @@ struct Row {
 
 // ---- The race (choice_race.h).
 
-// The complement of a token's finish, so that the largest is the first; 0: it does not start.
+// Returns the complement of a token's finish, so that the largest is the first. It is 0 if the token does not start.
 __device__ uint64_t behind_of(const Row& row, const DeviceRule& rule, float x, int id) {
   const float t = row.distance(x);
   if (!(t <= fminf(rule.farthest, choice::kLastStarter))) return 0;
   return ~choice::finish_of(choice::arrival(id, rule.random, t), id);
 }
-// The race of all tokens of the row, or of those of this rank or a better one.
+// Runs the race among the row's tokens whose rank is `last` or better; with `last` 0, among all.
 __device__ uint64_t race(const Row& row, const DeviceRule& rule, uint64_t last) {
   uint64_t behind = 0;
   row.for_tokens([&](float x, int id) {

@@ -1,5 +1,5 @@
-// Columns in other places: of activations (Backend::gather), those that are kept in 8 bits last and twice; of logits
-// (Backend::spread).
+// This file puts columns in other places: those of activations (Backend::gather), where the columns kept in 8 bits
+// come last and twice, and those of logits (Backend::spread).
 #include "kernels/cuda/device/launch.cuh"
 #include "kernels/cuda/rows/ops.h"
 
@@ -8,7 +8,7 @@ namespace {
 
 constexpr int kThreads = 256, kWarps = kThreads / 32;
 
-// A warp a group of `group` columns of one row, at most 128; groups before `coarse` are clipped.
+// Each warp has a group of `group` columns of one row, at most 128. Groups before `coarse` are clipped.
 __global__ void __launch_bounds__(kThreads) gather_groups(const float* x, int from_columns, const int32_t* order,
                                                           int columns, int group, int coarse, float clip, float* y) {
   begin_kernel();

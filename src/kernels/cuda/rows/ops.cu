@@ -1,4 +1,4 @@
-// Row operations: sums by a fixed tree.
+// This file has operations on rows. Sums are made by a fixed tree.
 #include <cuda_fp16.h>
 
 #include <type_traits>
@@ -12,15 +12,16 @@ namespace {
 
 constexpr int kThreads = 256;
 
-// Thread block (m, j) of eight warps sums the squares of the whole of row m, warp w those of blocks w, w + 8, ... of
-// 128 columns, kKept of them, and then makes blocks 8 j .. 8 j + 7, one a warp. Reading a row once for each of its
-// eighths is cheaper than 32 warps on one multiprocessor or a second pass: in a decode step what counts is how long one
-// row takes. Integers stand for the row times the weight, under a power of two; the factor of the whole row goes with
-// that one, so that the product before can make them, block by block (lowbit_join.cuh).
+// Thread block (m, j) of eight warps first sums the squares of the whole row m; warp w sums those of blocks w, w + 8,
+// ... of 128 columns, kKept of them. Then it makes blocks 8 j .. 8 j + 7, one in each warp. Reading a row once for
+// each eighth of it is cheaper than 32 warps on one multiprocessor or a second pass, because in a decode step the
+// time of one row counts. The integers stand for the row times the weight, with a power of two as factor, and the
+// factor of the whole row is multiplied into that. So the product before can make them block by block
+// (lowbit_join.cuh).
 template <int kKept, bool kRounds>
 __global__ void __launch_bounds__(kThreads) norm_row(const float* x, const int32_t* rows, const float* weight,
                                                      float eps, int d, float* y, PreparedRows prepared) {
-  if (!kRounds) prepared.rounding.lanes = 0;  // code that is not there need not be fetched
+  if (!kRounds) prepared.rounding.lanes = 0;  // code that is removed need not be fetched
   constexpr int kWarps = kThreads / 32;
   __shared__ float squares[kKept * kWarps];
   const int m = blockIdx.x, warp = threadIdx.x / 32, block = blockIdx.y * kWarps + warp,
@@ -47,12 +48,12 @@ __global__ void __launch_bounds__(kThreads) norm_row(const float* x, const int32
   store4(y + m * int64_t{d}, column(block), d, made);
 }
 
-// Thread block (m, i) makes blocks 4 i .. 4 i + 3 of 128 columns of row m, one a warp.
+// Thread block (m, i) makes blocks 4 i .. 4 i + 3 of 128 columns of row m, one in each warp.
 constexpr int kGateThreads = 128;
 struct Silu {
   __device__ float4 operator()(float4 g, float4 u) const { return gated(g, u); }
 };
-// GELU by tanh: (1 + tanh t) / 2 = 1 / (1 + e^-2t), t = sqrt(2 / pi) (x + .044715 x^3).
+// This is GELU by tanh: (1 + tanh t) / 2 = 1 / (1 + e^-2t) with t = sqrt(2 / pi) (x + .044715 x^3).
 struct GeluTanh {
   __device__ static float one(float x) {
     return __fdividef(x, 1 + expf(-1.5957691216057308f * fmaf(0.044715f * x * x, x, x)));
@@ -76,7 +77,7 @@ __global__ void __launch_bounds__(kGateThreads)
   store4(y + m * int64_t{d}, column, d, v);
 }
 
-// Thread block (m, j) rounds blocks 8 j .. 8 j + 7 of row m, one a warp.
+// Thread block (m, j) rounds blocks 8 j .. 8 j + 7 of row m, one in each warp.
 __global__ void __launch_bounds__(kThreads) round_row(const float* x, int d, Rounding how, float* y) {
   begin_kernel();
   const int column = blockIdx.y * kThreads * 4 + threadIdx.x * 4;
@@ -104,7 +105,8 @@ __global__ void __launch_bounds__(kThreads) to_halves(const float* x, int column
   if (threadIdx.x == 0) factor[blockIdx.x] = scale;
   const float inverse = 1 / scale;
 #pragma unroll 4
-  for (int i = threadIdx.x * 4; i < columns; i += kThreads * 4) {  // four at a time: cuBLASLt asks for a multiple of 8
+  // Four at a time, since cuBLASLt requires a multiple of 8.
+  for (int i = threadIdx.x * 4; i < columns; i += kThreads * 4) {
     const float4 v = load4(row, i, columns);
     const __half2 low = __floats2half2_rn(v.x * inverse, v.y * inverse),
                   high = __floats2half2_rn(v.z * inverse, v.w * inverse);
@@ -113,7 +115,7 @@ __global__ void __launch_bounds__(kThreads) to_halves(const float* x, int column
   }
 }
 
-// y /= factor of the row, a power of two.
+// Divides y by the factor of its row, a power of two.
 __global__ void divide_row(const float* factor, int64_t d, float* y) {
   begin_kernel();
   const float inverse = 1 / factor[blockIdx.x];
@@ -133,7 +135,7 @@ __global__ void finish_row(const float* factor, const float* bias, int64_t d, fl
 
 void rms_norm(Stream stream, const float* x, const int32_t* rows, const float* weight, float eps, int64_t n, int64_t d,
               float* y, const PreparedRows& prepared) {
-  constexpr int64_t kAtOnce = kThreads / 32 * kBlockColumns;  // columns
+  constexpr int64_t kAtOnce = kThreads / 32 * kBlockColumns;  // in columns
   static_assert(kWidestNorm == 16 * kAtOnce);
   const auto with = [&](auto kernel) {
     launch("normalising", stream, dim3(static_cast<unsigned>(n), static_cast<unsigned>((d + kAtOnce - 1) / kAtOnce)),
@@ -158,7 +160,7 @@ void gated(Stream stream, bool gelu, const float* gate, const float* up, int64_t
   with(gelu ? gate_up<GeluTanh, false> : gate_up<Silu, false>);
 }
 void round_to_integers(Stream stream, const float* x, int64_t n, int64_t columns, const Rounding& how, float* y) {
-  constexpr int64_t kAtOnce = kThreads * 4;  // columns
+  constexpr int64_t kAtOnce = kThreads * 4;  // in columns
   launch("rounding activations", stream,
          dim3(static_cast<unsigned>(n), static_cast<unsigned>((columns + kAtOnce - 1) / kAtOnce)), kThreads, 0,
          round_row, x, static_cast<int>(columns), how, y);

@@ -1,5 +1,5 @@
-// Rotary positions, and keys and values into the cache, for batches in which a sequence has several rows (attention.cu
-// does it itself where each has one).
+// This file rotates heads by position, and writes keys and values into the cache, for batches in which a sequence has
+// several rows. (If each has one, attention.cu does it itself.)
 #include "kernels/cuda/attention/kv_cache.cuh"
 #include "kernels/cuda/device/launch.cuh"
 
@@ -8,8 +8,8 @@ namespace {
 
 constexpr int kAppendWarps = 4;
 
-// {cos, sin} times scale. The angle can be 1e5 and more: brought into [-pi, pi] in double, so that it stays as exact as
-// its FP32 factors.
+// Returns {cos, sin} times scale. The angle can be 1e5 and more. It is reduced to [-pi, pi] in double, so that it
+// stays as exact as its FP32 factors.
 __device__ __forceinline__ float2 turn_at(int position, float frequency, float scale) {
   const double angle = static_cast<double>(position) * static_cast<double>(frequency);
   float s, c;
@@ -25,8 +25,8 @@ __global__ void turns_of_rows(const int32_t* positions, const float* frequencies
     turns[int64_t{blockIdx.x} * half + i] = turn_at(position, frequencies[i], scale);
 }
 
-// Thread block (row, head): a query head, or one of the kv heads behind them. A thread has a pair, or a column of the
-// rest, which is not turned.
+// Thread block (row, head) has a query head, or one of the kv heads behind them. A thread has a pair, or a column of
+// the rest, which is not rotated.
 __global__ void heads_of_rows(const int32_t* positions, HeadPreparation how, int h, int hk, int e, float* q, float* k) {
   begin_kernel();
   const int row = blockIdx.x, head = blockIdx.y, position = positions[row];
@@ -46,7 +46,7 @@ __global__ void heads_of_rows(const int32_t* positions, HeadPreparation how, int
   }
 }
 
-// One warp a head: first the query heads of a row, then its kv heads.
+// Each warp has one head: first the query heads of a row, then its kv heads.
 template <KvKind kind>
 __global__ void __launch_bounds__(kAppendWarps * 32) append(AttentionArguments a, FreshHeads fresh) {
   extern __shared__ __align__(16) float turned[];  // a head for each warp

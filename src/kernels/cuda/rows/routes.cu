@@ -23,7 +23,8 @@ __global__ void __launch_bounds__(kThreads)
   if (lane == 0) logits[blockIdx.y * int64_t{experts} + expert] = sum;
 }
 
-// Larger for what comes first: larger logits, of equal ones the first, and what is no number last. 0: taken already.
+// Returns a number that is larger for what comes first: for larger logits, and among equal ones for the first. NaN
+// comes last. 0 means that it is already taken.
 __device__ __forceinline__ uint64_t place_of(float logit, int expert) {
   const uint32_t bits = __float_as_uint(logit == 0 ? 0.0f : logit);
   const uint32_t order = isnan(logit) ? 0 : (bits & 0x80000000u ? ~bits : bits | 0x80000000u);
@@ -31,7 +32,7 @@ __device__ __forceinline__ uint64_t place_of(float logit, int expert) {
 }
 __device__ __forceinline__ int expert_of(uint64_t place) { return ~static_cast<int>(static_cast<uint32_t>(place)); }
 
-// A warp a row: k times the first of what is left, then in the order of their numbers.
+// Each warp has a row. It takes the first of what is left k times, and then orders the choices by their numbers.
 template <int kOwn>
 __global__ void __launch_bounds__(32)
     choose(const float* logits, int experts, int per_row, bool renormalised, int32_t* chosen, float* shares) {
@@ -95,8 +96,8 @@ __global__ void __launch_bounds__(kThreads) add_parts(const float* y, int d, Row
   *to = sum;
 }
 
-// A thread block an expert. Every one counts all experts' slots, to know how many slots and tiles stand before its own,
-// and then goes through them in turn, a slot a thread.
+// Each thread block has an expert. It counts all experts' slots, to know how many slots and tiles come before its
+// own, and then goes through its own slots in order, with a slot in each thread.
 __global__ void __launch_bounds__(kThreads)
     deal(const int32_t* experts, const float* shares, int slots, int per_row, int tile, TiledSlots to) {
   begin_kernel();
@@ -109,7 +110,7 @@ __global__ void __launch_bounds__(kThreads)
   for (int i = threadIdx.x; i < slots; i += kThreads)
     if (experts[i] <= expert) atomicAdd(&counts[experts[i]], 1);
   __syncthreads();
-  int slots_before = 0, tiles_before = 0;  // every warp for itself
+  int slots_before = 0, tiles_before = 0;  // every warp computes these for itself
   for (int e = lane; e < expert; e += 32) slots_before += counts[e], tiles_before += tiles_of(counts[e]);
   slots_before = __reduce_add_sync(~0u, slots_before), tiles_before = __reduce_add_sync(~0u, tiles_before);
   const int own = counts[expert];
@@ -138,7 +139,7 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// A warp a block of 128 columns of a row, which lies alone or in a tile.
+// Each warp has a block of 128 columns of a row, which lies alone or in a tile.
 template <typename Values>
 __device__ __forceinline__ void prepare_one(int columns, const int32_t* places, uint8_t* blocks, const Values& values) {
   const int column_blocks = (columns + kBlockColumns - 1) / kBlockColumns, block = blockIdx.y * 8 + threadIdx.x / 32,

@@ -1,4 +1,5 @@
-// Rows turned by Hadamard matrices (core/hadamard.h): sums and differences in shared memory, then the dense factor.
+// This file multiplies rows by Hadamard matrices (core/hadamard.h): first sums and differences in shared memory, then
+// the dense factor.
 #include "kernels/cuda/device/launch.cuh"
 #include "kernels/cuda/rows/ops.h"
 
@@ -7,7 +8,8 @@ namespace {
 
 constexpr int kThreads = 256;
 
-// Thread block (m, i) turns block i of row m, core * part columns. An output's terms are added in one order.
+// Thread block (m, i) transforms block i of row m, which has core * part columns. The terms of an output are added in
+// one fixed order.
 __global__ void __launch_bounds__(kThreads)
     turn_row(float* x, const float* signs, int stride, int part, int core, float scale) {
   extern __shared__ float values[];

@@ -1,12 +1,12 @@
-// Products of integers, 9 to 64 rows, on Hopper. What lowbit_stream.cuh fetches of so many rows is more than the
-// weights: each thread block reads the activations of its share of the inputs. So here shares are made of many outputs
-// and few inputs, and the thread blocks of a cluster add theirs up:
+// This file multiplies integer codes by 9 to 64 rows of activations, on Hopper. With so many rows lowbit_stream.cuh
+// would fetch more activations than weights, because each thread block reads those for its share of the inputs. So
+// here a share has many outputs and few inputs, and the thread blocks of a cluster add their sums up:
 //
-//      cluster        64, 128 or 256 outputs; each thread block 1/1, 1/2 or 1/4 of the inputs
+//      cluster        64, 128 or 256 outputs; each thread block has 1/1, 1/2 or 1/4 of the inputs
 //      thread block   16 warps that multiply, each a tile of 16 outputs: 256 outputs, or 128 in two teams, or 64 in
-//                     four, which have equal shares of the thread block's inputs; of more than 32 rows 128 outputs,
-//                     each tile by two warps with 32 rows each; and four warps of which one thread each asks for
-//                     what comes next
+//                     four teams, which divide the thread block's inputs equally. With more than 32 rows it has 128
+//                     outputs, and two warps share each tile, with 32 rows each. Four more warps ask for what comes
+//                     next, one thread of each
 //
 //      DRAM, L2 --bulk copies, all stages ahead--> a team's ring: blocks of weights, a block of activations
 //                                                    |  registers: codes --mask--> A    |
@@ -14,8 +14,8 @@
 //                                                                                                        |
 //                                                                          total += s f (acc - z sum) <--'
 //
-// Four warpgroups share the matrix units (in turns, two at a time, was no faster). The sum over a group is exact and
-// the rest is done in the order of lowbit.h, so a row has the bits that lowbit_stream.cuh gives it.
+// Four warpgroups share the matrix units. (Taking turns, two at a time, was no faster.) The sum over a group is
+// exact, and the rest is done in the order of lowbit.h, so a row has the bits that lowbit_stream.cuh gives it.
 #pragma once
 #include <algorithm>
 
@@ -27,7 +27,7 @@ namespace fidelio::cuda {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 __device__ __forceinline__ float4 operator+(float4 a, float4 b) { return {a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w}; }
 
-// A warp that multiplies.
+// This is the work of a warp that multiplies.
 template <typename Traits, int kRows, int kTiles>
 __device__ __forceinline__ void multiply_and_join(const LowbitArguments& p, const PanelPlan<kTiles>& plan,
                                                   const PanelMemory<Traits, kRows, kTiles>& at, int warp) {
@@ -41,21 +41,21 @@ __device__ __forceinline__ void multiply_and_join(const LowbitArguments& p, cons
   constexpr int kThreads = kPanelWarps * 32;
   const uint8_t *const ring = at.stage(plan, team, 0), *const input = ring + plan.wide * Shape::kWeights +
                                                                       chunk * Shape::kChunkInput;
-  // Opaque, or the compiler works them out again for each block.
+  // The asm hides these values from the compiler, which would otherwise compute them again for each block.
   int codes = static_cast<int>(ring - at.ring) + tile / kTiles * Shape::kWeights,
       records = static_cast<int>(input - at.ring) + kWarpRows<kRows> * kInputPlanes + lane % 4 * 8,
       in_block = tile % kTiles;
   asm("" : "+r"(codes), "+r"(records), "+r"(in_block), "+r"(lane));
-  // The same of what all lanes agree on: a shuffle's result stays where it is.
+  // The same is done for values that all lanes agree on; the compiler keeps the result of a shuffle in its register.
   const auto agreed = [](auto value) { return __shfl_sync(~0u, value, 0); };
   const uint32_t b = agreed(ptx::panel_rows(ptx::shared_address(input))),
                  first_barrier = agreed(at.barrier(at.filled, team, 0));
   const int stage_bytes = agreed(at.stage_bytes), stages = agreed(plan.stages);
   if (tile == 0 && chunk == 0 && lane == 0) ask_first_activations<Traits, kRows, kTiles>(p, plan, at, team);
   __syncwarp();
-  // Who finishes which sums: those who have them, or, if there are several sources, each thread block of the cluster
-  // some of the tiles: [source][its tiles][eight rows][lane].
-  const int by = plan.cluster / 2, own = tiles >> by;  // cluster = 2^by
+  // This decides who finishes which sums. With one source, the warps that have the sums finish them. With several,
+  // each thread block of the cluster finishes some of the tiles: [source][its tiles][eight rows][lane].
+  const int by = plan.cluster / 2, own = tiles >> by;  // the cluster has 2^by thread blocks
   const bool alone = kTiles == 8 && plan.sources() == 1;
   const auto slots_of = [&](int item) {
     return PanelSlots::of<Traits>(p, plan, blockIdx.z * own + item / 32 / kAllEights, item / 32 % kAllEights, lane);
@@ -63,7 +63,7 @@ __device__ __forceinline__ void multiply_and_join(const LowbitArguments& p, cons
   PanelSlots slots = alone ? PanelSlots::of<Traits>(p, plan, tile, chunk * kEights, lane) : slots_of(threadIdx.x);
   const typename Traits::Table table(panel_block<Traits>(p, plan, tile / kTiles).target->grid);
   int stage = 0, offset = 0, parity = 0;
-  bool filled = false;  // the stage to come, as far as is known
+  bool filled = false;  // whether the next stage is known to be filled
   float total[kEights][4];
   for (int part = 0; part < 1 << plan.levels; ++part) {
     const int number = (source << plan.levels) + part,
@@ -82,14 +82,15 @@ __device__ __forceinline__ void multiply_and_join(const LowbitArguments& p, cons
       multiply_panel<Traits, kWarpRows<kRows>, kTiles>(
           at.ring + (codes + here), b + (here >> 4), at.ring + (records + here), in_block, first_panel_tile<kTiles>(),
           lane, table, p.twice_middle, total, [&] { filled = ptx::is_over(first_barrier + stage * 8, parity); });
-      __syncwarp();  // nothing is left of it where lanes agree, so racecheck reports the other 31
+      __syncwarp();  // no code is left of it where lanes agree, so racecheck reports the other 31 lanes
       if (lane == 0) ptx::arrive(barrier + 2 * kPanelStages * 8);
     }
 #pragma unroll
     for (int n = 0; n < kEights; ++n)
 #pragma unroll
       for (int i = 0; i < 4; ++i) total[n][i] *= integer_unit<Traits>(p, i >= 2);
-    // The balanced tree, from its leaves: as many sums wait as the part's number has ones.
+    // This adds the parts as a balanced tree, from its leaves. As many sums wait as the part's number has ones in
+    // binary.
     int level = 0;
     for (; part >> level & 1; ++level)
 #pragma unroll
@@ -122,7 +123,7 @@ __device__ __forceinline__ void multiply_and_join(const LowbitArguments& p, cons
   const int items = own * kAllEights * 32;
   float4 before{};
   if (threadIdx.x < items) before = slots.before(p, 0);
-  if (plan.cluster == 1) {  // whose only thread block knows no asynchronous stores
+  if (plan.cluster == 1) {  // a single thread block has no asynchronous stores
 #pragma unroll
     for (int n = 0; n < kEights; ++n) *reinterpret_cast<float4*>(to + n * 512) = quad(n);
     ptx::wait_for_warps(1, kThreads);
@@ -140,7 +141,7 @@ __device__ __forceinline__ void multiply_and_join(const LowbitArguments& p, cons
     if ((kTiles == 4 && kRows <= kMaxRows) || plan.sources() >= 4) sum = sum + (of(2) + of(3));
     if (plan.sources() == 8) sum = sum + ((of(4) + of(5)) + (of(6) + of(7)));
     slots.store(p, 0, sum, before);
-    if (kTiles * kRows < 8 * 32) break;  // nobody has more
+    if (kTiles * kRows < 8 * 32) break;  // no thread has more
   }
 }
 #endif
@@ -153,7 +154,7 @@ __global__ void __launch_bounds__(kPanelThreads, 1)
   const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0), lane = threadIdx.x % 32;
   const PanelMemory<Traits, kRows, kTiles> at(shared, plan);
   ptx::allow_dependents();
-  if (lane == 0) {  // each warp a stage's: one thread would take a microsecond for all
+  if (lane == 0) {  // each warp prepares one stage's barriers: one thread would take a microsecond for all
     if (warp < kPanelStages)
 #pragma unroll
       for (int i = 0; i < 2 * kPanelStages; i += kPanelStages)
@@ -183,7 +184,8 @@ void allow_panel_shared() {
   cuda_check(allowed, "allowing a low-bit kernel its shared memory");
 }
 
-// How many clusters of so many thread blocks of these kernels, which fill a multiprocessor, are there at once.
+// Returns how many clusters of this many thread blocks can run at once. A thread block of these kernels fills a
+// multiprocessor.
 template <typename Traits, int kRows>
 int panels_at_once(int cluster) {
   allow_panel_shared<Traits, kRows, 8>();
@@ -201,10 +203,11 @@ void launch_panel_cut(Stream stream, LowbitArguments p, const PanelPlan<kTiles>&
          panel_kernel<Traits, kRows, kTiles>, p, plan);
 }
 
-// The cut that is done soonest. Measured on an H200 (NOTES.md), in what a team of whole row blocks takes for
-// a block: what a team does one after the other counts, and each round of clusters costs kRound more, or kBeside where
-// half of the multiprocessors are left to the next product, which of half row blocks does not help. Four teams of half
-// a row block each take kHalf of what two teams of whole ones take for two blocks.
+// Chooses the cut that is done soonest, by times measured on an H200 (docs/lab/gpu.md). The unit is the time in which
+// a team of whole row blocks handles one block. What counts is how many blocks a team handles one after the other.
+// Each round of clusters costs kRound more, or kBeside if half of the multiprocessors are left to the next product;
+// with half row blocks that does not help. Four teams with half a row block each take kHalf of what two teams with
+// whole ones take for two blocks.
 template <typename Traits, int kRows>
 void launch_panel(Stream stream, const LowbitArguments& p, int row_blocks) {
   static const int at_once[3] = {panels_at_once<Traits, kRows>(1), panels_at_once<Traits, kRows>(2),

@@ -1,4 +1,5 @@
-// How lowbit_panel.cuh cuts a product up, what lies where in shared memory, and the threads that ask for it.
+// This file says how lowbit_panel.cuh cuts a product up and lays out shared memory, and has the threads that ask for
+// the data.
 #pragma once
 #include <algorithm>
 
@@ -7,19 +8,20 @@
 namespace fidelio::cuda {
 
 constexpr int kPanelWarps = 16, kPanelAskers = 4, kPanelThreads = (kPanelWarps + kPanelAskers) * 32, kPanelStages = 16;
-// Rows of activations that a warp multiplies by. Of more, a chunk more, there are twice as many warps for a tile.
+// A warp multiplies by this many rows of activations. With more rows there is a second chunk of rows, and two warps
+// share each tile.
 template <int kRows>
 constexpr int kWarpRows = std::min(kRows, kMaxRows);
 
-// How a launch is cut up. A team has kTiles tiles of a row block, all 8 or half of them, or all of two row blocks, and
-// of two chunks of rows twice the warps. A source is what adds up inputs on its own: a team of a thread block of the
-// cluster.
+// A PanelPlan says how a launch is cut up. A team has kTiles tiles: all 8 of a row block, half of them, or all of two
+// row blocks. With two chunks of rows it has twice the warps. A source is what adds up a share of the inputs on its
+// own: a team of a thread block of the cluster.
 template <int kTiles>
 struct PanelPlan {
-  int wide;        // row blocks of a thread block, 1 or 2; 1 where it has half of one
+  int wide;        // row blocks of a thread block, 1 or 2; it is 1 if a thread block has half of one
   int cluster;     // thread blocks of a cluster
-  int row_blocks;  // in all
-  int chunks = 1;  // of rows
+  int row_blocks;  // total number of row blocks
+  int chunks = 1;  // chunks of rows
   int levels = 0;  // a source has 2^levels of the kParts parts
   int stages = 0, bytes = 0;
 
@@ -28,23 +30,25 @@ struct PanelPlan {
   unsigned clusters() const { return static_cast<unsigned>((row_blocks * (8 / kTiles) + wide - 1) / wide); }
 };
 
-// Shared memory: [each team's stages: wide blocks of weights, a block of activations][levels x sums][sums received]
-// [barriers: filled and emptied of each team's stages, received]. Of half a row block the codes, but all its scales and
-// zeros, which come in one copy; of the activations' records those of this group.
+// Shared memory holds [each team's stages: wide blocks of weights, a block of activations][levels x sums][sums
+// received] [barriers: filled and emptied of each team's stages, received]. For half a row block it holds the codes
+// of that half but all its scales and zeros, which come in one copy. From the activations' records it holds only
+// those for this group size.
 template <typename Traits, int kRows, int kTiles>
 struct PanelShape {
   static constexpr int kRecords = Traits::kGroups == 1 ? 2 : Traits::kGroups == 2 ? 4 : 8;
-  static constexpr int kChunkInput = kWarpRows<kRows> * (kInputPlanes + kRecords * 4),  // of a block of activations
-      kInput = kRows / kWarpRows<kRows> * kChunkInput;
+  // Bytes of a chunk in a block of activations.
+  static constexpr int kChunkInput = kWarpRows<kRows> * (kInputPlanes + kRecords * 4),
+                       kInput = kRows / kWarpRows<kRows> * kChunkInput;
   static constexpr int kCodes = kTiles * Traits::kTileCodes, kScales = 8 * Traits::kGroups * Traits::kTileGroup;
   static constexpr int kWeights = kCodes + kScales;
-  static constexpr int kTeamStages = kPanelStages * kTiles / 8;          // at most
-  static constexpr int kSums = kPanelWarps * 16 * kWarpRows<kRows> * 4;  // all sums of a thread block
+  static constexpr int kTeamStages = kPanelStages * kTiles / 8;          // the most stages of a team
+  static constexpr int kSums = kPanelWarps * 16 * kWarpRows<kRows> * 4;  // bytes of all sums of a thread block
   static constexpr int kBarriers = (2 * 2 * kPanelStages + 1) * 8;
   using Plan = PanelPlan<kTiles>;
   static __host__ __device__ int stage_bytes(const Plan& plan) { return plan.wide * kWeights + kInput; }
   static __host__ __device__ int ring_bytes(const Plan& plan) { return plan.teams() * plan.stages * stage_bytes(plan); }
-  // Completes wide, cluster and row_blocks.
+  // Completes a plan in which wide, cluster and row_blocks are set.
   static Plan fitting(Plan plan) {
     for (int parts = kParts / plan.sources(); parts > 1; parts /= 2) ++plan.levels;
     const int rest = plan.levels * kSums + (plan.sources() > 1 ? kSums : 0) + kBarriers;
@@ -55,13 +59,13 @@ struct PanelShape {
 };
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-// Where a thread block's things are.
+// A PanelMemory says where the parts of a thread block's shared memory are.
 template <typename Traits, int kRows, int kTiles>
 struct PanelMemory {
   using Shape = PanelShape<Traits, kRows, kTiles>;
   using Plan = PanelPlan<kTiles>;
   uint8_t *ring, *saved, *received;
-  uint32_t filled, emptied, all_received;  // barriers
+  uint32_t filled, emptied, all_received;  // addresses of barriers
   int stage_bytes;
 
   __device__ __forceinline__ PanelMemory(uint8_t* shared, const Plan& plan)
@@ -80,30 +84,31 @@ struct PanelMemory {
   }
 };
 
-// Row block `i` of this thread block's; past the last one that one again, for nobody.
+// Returns row block `i` of this thread block. Past the last one it returns that one again, and its result is not
+// used.
 template <typename Traits, int kTiles>
 __device__ __forceinline__ TileAt panel_block(const LowbitArguments& p, const PanelPlan<kTiles>& plan, int i) {
   const int row_block = static_cast<int>(blockIdx.x) * plan.wide / (8 / kTiles) + i;
   return tile_at<Traits>(p, min(row_block, plan.row_blocks - 1) * 8);
 }
-// The first of the thread block's tiles in its first row block.
+// Returns the first of the thread block's tiles in its first row block.
 template <int kTiles>
 __device__ __forceinline__ int first_panel_tile() {
   return kTiles == 8 ? 0 : blockIdx.x % 2 * 4;
 }
-// The first column block of source `source`.
+// Returns the first column block of source `source`.
 template <int kTiles>
 __device__ __forceinline__ int source_begin(const LowbitArguments& p, const PanelPlan<kTiles>& plan, int source) {
   return part_begin(source << plan.levels, p.column_blocks);
 }
 
-// A team's ring as those who fill it know it.
+// A PanelFiller is a team's ring as seen by the threads that fill it.
 template <typename Traits, int kRows, int kTiles>
 struct PanelFiller {
   using Shape = PanelShape<Traits, kRows, kTiles>;
   static constexpr int64_t kInputStride = input_block_bytes(kWarpRows<kRows>);
-  const uint8_t *weights, *activations;  // the next block's, of one of its row blocks
-  uint32_t ring, barriers;               // of filled stages
+  const uint8_t *weights, *activations;  // addresses of the next block, for one of its row blocks
+  uint32_t ring, barriers;               // `barriers` are those of filled stages
   int64_t to_second_chunk;
   int row_block, wide, stage_bytes, count, stride, scales;
 
@@ -122,7 +127,7 @@ struct PanelFiller {
     activations = p.x + first * kInputStride + rows_at(kWarpRows<kRows>);
     to_second_chunk = p.column_blocks * kInputStride;
   }
-  // A stage's share of the row block.
+  // Fetches the row block's share of a stage.
   __device__ __forceinline__ void fetch_weights(int stage) {
     const uint32_t barrier = barriers + stage * 8;
     if (row_block == 0) ptx::expect(barrier, stage_bytes);
@@ -151,7 +156,8 @@ struct PanelFiller {
   }
 };
 
-// All stages' first activations, by a warp that multiplies and would wait for them anyway.
+// Asks for the first activations of all stages. A warp that multiplies does this, because it would have to wait for
+// them anyway.
 template <typename Traits, int kRows, int kTiles>
 __device__ __forceinline__ void ask_first_activations(const LowbitArguments& p, const PanelPlan<kTiles>& plan,
                                                       const PanelMemory<Traits, kRows, kTiles>& at, int team) {
@@ -161,11 +167,12 @@ __device__ __forceinline__ void ask_first_activations(const LowbitArguments& p, 
   for (int stage = 0; stage < min(plan.stages, filler.count); ++stage) filler.fetch_activations(stage);
 }
 
-// A warp that asks, of kPanelAskers: for the weights of a team or of a row block (0, 1) and for the activations of a
-// team (2, 3), or, of four teams, for both of its own. (One thread for all was busy all the time: a step's copies took
-// it longer than the warps the step.) The first weights, which are constants, are asked for while the kernels before
-// end, but only as fast as memory brings them: activations would have to wait until all that was asked for before them
-// is there, and multiplying for them.
+// This is the work of a warp that asks for data, one of kPanelAskers. Warps 0 and 1 ask for the weights of a team or
+// of a row block, and warps 2 and 3 for the activations of a team. With four teams each warp asks for both of its own
+// team. (A single thread for all was busy all the time: the copies of a step took it longer than the warps took for
+// the step.) The first weights are constants, so they are asked for while earlier kernels end, but only as fast as
+// memory delivers them. Otherwise activations, and the multiplications with them, would wait for everything that was
+// asked for before them.
 template <typename Traits, int kRows, int kTiles>
 __device__ __forceinline__ void ask_panel(const LowbitArguments& p, const PanelPlan<kTiles>& plan,
                                           const PanelMemory<Traits, kRows, kTiles>& at, int asker) {
@@ -179,7 +186,8 @@ __device__ __forceinline__ void ask_panel(const LowbitArguments& p, const PanelP
             row_block = plan.wide == 1 ? 0 : which;
   if ((!weights && row_block > 0) || team >= plan.teams()) return;
   PanelFiller<Traits, kRows, kTiles> filler(p, plan, at, team, row_block);
-  // Measured on an H200, of whose memory a multiprocessor's share is 16: the fewer rows, the less there is to gain.
+  // These were measured on an H200, where a multiprocessor's share of memory bandwidth is 16 bytes a cycle. With
+  // fewer rows there is less to gain.
   constexpr int kBytesACycle = kRows == 16 ? 40 : 20;
   const int first = min(plan.stages, filler.count), pace = plan.teams() * plan.wide * Shape::kWeights / kBytesACycle;
   if (weights) {
@@ -199,7 +207,7 @@ __device__ __forceinline__ void ask_panel(const LowbitArguments& p, const PanelP
     if (activations) filler.fetch_activations(stage);
     if (++stage == plan.stages) stage = 0, parity ^= 1;
   }
-  const int last = filler.count - 1;  // what comes next is asked for once that is there
+  const int last = filler.count - 1;  // the next product's weights are asked for once this stage has arrived
   if (last >= 0) ptx::wait(filler.barriers + last % plan.stages * 8, last / plan.stages & 1);
 }
 #endif

@@ -1,19 +1,21 @@
-// Where the sums of lowbit_panel.cuh go.
+// This file stores the sums of lowbit_panel.cuh.
 #pragma once
 #include "kernels/cuda/linear/batch/lowbit_panel_ring.cuh"
 
 namespace fidelio::cuda {
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-// A lane's places in y, of rows 2 t and 2 t + 1 of each eight and of outputs g and g + 8 of a tile. As OwnOutputs of
-// lowbit_kernel.cuh, worked out while the lane waits for its first block.
+// PanelSlots says where a lane's sums go in y: rows 2 t and 2 t + 1 of each eight, and outputs g and g + 8 of a tile.
+// Like OwnOutputs of lowbit_kernel.cuh, it is computed while the lane waits for its first block.
 struct PanelSlots {
-  float* y = nullptr;  // of row 2 t and output g
-  int stride = 0;      // from a row of y to the next
-  int there = 0;       // rows from 2 t on x 8, 4 if there is a bias, and of outputs both (3), g alone (1) or none
+  float* y = nullptr;  // address of row 2 t and output g
+  int stride = 0;      // distance from one row of y to the next
+  // This packs three numbers: 8 x the rows that exist from 2 t on, plus 4 if there is a bias, plus 3, 1 or 0 if both
+  // outputs, only g, or none exist.
+  int there = 0;
   float factor = 1, row_factor[2] = {1, 1}, bias[2] = {};
 
-  // Of tile `tile` of the thread block's, from its eight rows `first` on.
+  // Makes the slots for tile `tile` of the thread block, from its eight rows `first` on.
   template <typename Traits, int kTiles>
   static __device__ __forceinline__ PanelSlots of(const LowbitArguments& p, const PanelPlan<kTiles>& plan, int tile,
                                                   int first, int lane) {
@@ -34,15 +36,16 @@ struct PanelSlots {
       slots.row_factor[i] = scale.row_factor, slots.bias[i] = scale.bias;
       slots.there |= 1 << i;
     }
-    asm("" : "+l"(slots.y), "+r"(slots.stride), "+r"(slots.there), "+f"(slots.factor));  // or it works them out again
+    // The compiler would compute them again otherwise.
+    asm("" : "+l"(slots.y), "+r"(slots.stride), "+r"(slots.there), "+f"(slots.factor));
     return slots;
   }
-  // Of four sums, `i` is of row 2 t + i % 2 and output g + i / 2 * 8; `n` counts eights of rows.
+  // Sum `i` of four is for row 2 t + i % 2 and output g + i / 2 * 8. `n` counts groups of eight rows.
   __device__ __forceinline__ bool has(int n, int i) const {
     return n * 8 + i % 2 < there >> 3 && (there >> i / 2 & 1) != 0;
   }
   __device__ __forceinline__ float* at(int n, int i) const { return y + (n * 8 + i % 2) * int64_t{stride} + i / 2 * 8; }
-  // What is there already, if it is added to.
+  // Returns the values already in y, if the sums are added to them.
   __device__ __forceinline__ float4 before(const LowbitArguments& p, int n) const {
     float value[4] = {};
     if (p.add)

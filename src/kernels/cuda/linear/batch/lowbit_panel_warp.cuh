@@ -1,4 +1,4 @@
-// What the warps of lowbit_panel.cuh do that multiply.
+// This file has what the multiplying warps of lowbit_panel.cuh do.
 #pragma once
 #include "kernels/cuda/device/warpgroup.cuh"
 #include "kernels/cuda/linear/batch/lowbit_panel_ring.cuh"
@@ -6,7 +6,8 @@
 namespace fidelio::cuda {
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-// What a lane knows of its rows of a block, 2 t and 2 t + 1 of each eight: scales and sums of a group.
+// PanelRecords holds what a lane knows about its rows of a block, 2 t and 2 t + 1 of each eight: their scales, and
+// the sums of a group.
 template <int kRows>
 struct PanelRecords {
   float2 scale[kRows / 8];
@@ -23,9 +24,9 @@ struct PanelRecords {
   }
 };
 
-// A warp's share of a block, which lies in shared memory, of half a row block from its tile `first_tile` on: `b` names
-// its activations, `records` are the lane's. The end says what finish_integers() of lowbit_multiply.cuh says; a lane
-// has outputs g and g + 8. `meanwhile` is done while the last products are.
+// Multiplies a warp's share of a block in shared memory, which holds half a row block from tile `first_tile` on. `b`
+// names its activations, and `records` are the lane's. The end does what finish_integers() of lowbit_multiply.cuh
+// does; a lane has outputs g and g + 8. `meanwhile` runs during the last products.
 template <typename Traits, int kRows, int kTiles, typename Meanwhile>
 __device__ __forceinline__ void multiply_panel(const uint8_t* weights, uint32_t b, const uint8_t* records, int tile,
                                                int first_tile, int lane, const typename Traits::Table& table,
@@ -53,7 +54,7 @@ __device__ __forceinline__ void multiply_panel(const uint8_t* weights, uint32_t 
     const int2 above = w.above(group);
     const int below[2] = {below_zero(above.x), below_zero(above.y)};
     constexpr int kUnits =
-        Traits::kHigh ? 2 : 1;  // halves of a unit, of a view, as in centred() of lowbit_multiply.cuh
+        Traits::kHigh ? 2 : 1;  // for high bits (a view) in halves of a unit, as centred() of lowbit_multiply.cuh
     if (group == Traits::kGroups - 1) meanwhile();
     ptx::wait_for_products<0>();
     ptx::settle(acc);

@@ -1,4 +1,4 @@
-// Packing, preparing activations, and choosing a kernel.
+// This file packs weights, prepares activations, and chooses a kernel for a product.
 #include <algorithm>
 
 #include "kernels/cuda/device/cuda_error.cuh"
@@ -11,7 +11,7 @@
 namespace fidelio::cuda {
 namespace {
 
-// ---- Packing: one thread writes the words of one lane of one tile of one block (lowbit_codes.cuh).
+// ---- Packing. One thread writes the words of one lane for one tile of one block (lowbit_codes.cuh).
 
 struct PackArguments {
   LowbitShape shape;
@@ -32,10 +32,11 @@ __device__ uint32_t canonical_code(const PackArguments& p, int64_t row, int64_t 
 }
 
 struct PackedLane {
-  uint32_t high[8] = {}, low[8] = {}, two[4] = {}, one[2] = {};  // 4-bit plane, the second one of 8 bits, 2-bit, 1-bit
+  // The 4-bit plane, the second one of 8 bits, the 2-bit plane and the 1-bit plane.
+  uint32_t high[8] = {}, low[8] = {}, two[4] = {}, one[2] = {};
 };
 
-__device__ void put(uint32_t& word, uint32_t bits, int width, int at) {  // at modulo 32, wrapping
+__device__ void put(uint32_t& word, uint32_t bits, int width, int at) {  // `at` is taken modulo 32
   for (int i = 0; i < width; ++i) word |= ((bits >> i) & 1) << ((at + i) & 31);
 }
 
@@ -115,7 +116,7 @@ __global__ void pack_scales(PackArguments p, uint8_t* blocks) {
   }
 }
 
-// ---- Activations: thread block (m, i) prepares blocks 8 i .. 8 i + 7 of row m, one a warp.
+// ---- Activations. Thread block (m, i) prepares blocks 8 i .. 8 i + 7 of row m, one for each warp.
 __global__ void __launch_bounds__(256) prepare(const float* x, int columns, PreparedRows to) {
   begin_kernel();
   const int m = blockIdx.x, column_blocks = (columns + kBlockColumns - 1) / kBlockColumns,
@@ -147,7 +148,7 @@ void prepare_input(Stream stream, const float* x, int64_t rows, int64_t columns,
 
 namespace {
 
-// The launchers of a code, for rows and for experts' slots.
+// Launchers are the functions that launch the kernels of one kind of code: for rows, and for the slots of experts.
 struct Launchers {
   LowbitLauncher rows;
   RoutedLauncher routed;
@@ -181,7 +182,8 @@ void tell_shape(const LowbitShape& shape, LowbitArguments& p) {
   p.group_chunks = shape.group / 32;
 }
 
-// How many rows read a weight once: two chunks where there are panels of 64 rows.
+// Returns how many rows are multiplied while a weight is read once. It is two chunks where the kernels for 64 rows
+// can be used.
 int rows_at_once(const LowbitShape& shape) {
   return is_hopper() && shape.kind != CodeKind::half && shape.group >= 64 ? 2 * kMaxRows : kMaxRows;
 }

@@ -1,5 +1,5 @@
-// Speed of the low-bit products, and of cuBLAS in BF16 beside them: CUDA-graph replay over rotating layers larger than
-// L2.
+// This program measures the speed of low-bit products, and of cuBLAS in BF16 for comparison, by replaying CUDA graphs
+// over rotating layers that are larger than L2.
 //   lowbit_bench copy                            the device's copy bandwidth
 //   lowbit_bench cublas N K M,M,...              BF16 in and out
 //   lowbit_bench speed N K M,M,... FORMAT,...    4 = int4g128z, 104 = int4g64zs8, 14 = lut4g64, and so on
@@ -99,7 +99,7 @@ struct Host {  // canonical tensors with random content
 LowbitInput prepared(Stream stream, const std::vector<float>& x, int rows, int64_t columns) {
   LowbitInput in;
   const int64_t blocks = (columns + kBlockColumns - 1) / kBlockColumns;
-  const int64_t bytes = (rows + kMaxRows - 1) / kMaxRows * input_bytes(rows, blocks);  // of all chunks
+  const int64_t bytes = (rows + kMaxRows - 1) / kMaxRows * input_bytes(rows, blocks);  // bytes of all chunks
   uint8_t* p = device<uint8_t>(bytes);
   cuda_check(cudaMemset(p, 0xff, bytes), "poisoning");
   float* dx = upload(x);
@@ -111,8 +111,8 @@ LowbitInput prepared(Stream stream, const std::vector<float>& x, int rows, int64
   return in;
 }
 
-// Microseconds a call of each: `calls` different calls captured in a graph; the graphs are replayed in turn, so that
-// all meet the same clocks; medians.
+// Returns the median microseconds of one call of each function. For each, `calls` different calls are captured in a
+// graph. The graphs are replayed in turn, so that all run at the same clocks.
 std::vector<double> graph_times(Stream stream, int calls, const std::vector<std::function<void(int)>>& each) {
   std::vector<cudaGraphExec_t> graphs;
   for (const auto& call : each) {
@@ -163,12 +163,13 @@ void copy_rate(Stream stream) {
   const double us = graph_time(stream, 4, [&](int) {
     copy_kernel<<<1056, 512, 0, stream>>>(reinterpret_cast<const uint4*>(a), reinterpret_cast<uint4*>(b), n / 16);
   });
-  printf("copy %.2f TB/s\n", 2.0 * n / us / 1e6);  // by the SMs: cudaMemcpy inside a graph takes a copy engine, at 2.8
+  // The copy is made by multiprocessors; cudaMemcpy inside a graph takes a copy engine, at 2.8.
+  printf("copy %.2f TB/s\n", 2.0 * n / us / 1e6);
   cudaFree(a);
   cudaFree(b);
 }
 
-// BF16 in and out by cuBLAS, rotating weights.
+// CublasBf16 multiplies with BF16 in and out by cuBLAS, with rotating weights.
 struct CublasBf16 {
   cublasHandle_t handle;
   void* workspace = device<uint8_t>(64 << 20);
@@ -304,7 +305,7 @@ void prefill(Stream stream, const Rotating& w, const char* name, const std::vect
         const LowbitOutput o{&layer(i), y};
         lowbit_many(stream, many, M, {&o, 1}, false);
       });
-    ManyRows whole = many;  // A8's, where it has integers of its own
+    ManyRows whole = many;  // the integers of A8, if it has them
     whole.halves = device<uint8_t>(many_bytes(M, K));
     whole.rounding = rounding_of(128, 127);
     whole.integers = takes_integers(w.layers[0], whole.rounding);

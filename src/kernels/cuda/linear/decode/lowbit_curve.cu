@@ -1,3 +1,4 @@
+// This file instantiates the decode kernels for grids of 6 bits that are curves.
 #include "kernels/cuda/linear/decode/lowbit_rows.cuh"
 
 namespace fidelio::cuda {

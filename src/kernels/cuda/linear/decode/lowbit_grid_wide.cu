@@ -1,3 +1,4 @@
+// This file instantiates the decode kernels for grids of 5 and 6 bits.
 #include "kernels/cuda/linear/decode/lowbit_rows.cuh"
 
 namespace fidelio::cuda {

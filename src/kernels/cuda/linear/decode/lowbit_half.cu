@@ -1,3 +1,4 @@
+// This file instantiates the decode kernel for weights of FP16 values.
 #include "kernels/cuda/linear/decode/lowbit_rows.cuh"
 
 namespace fidelio::cuda {

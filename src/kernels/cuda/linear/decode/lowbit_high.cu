@@ -1,4 +1,5 @@
-// Views: the four high bits of integers of 5 to 8, whatever the width.
+// This file instantiates the kernels that read only the four high bits of integers of 5 to 8 bits (a view), whatever
+// the width.
 #include "kernels/cuda/linear/decode/lowbit_rows.cuh"
 
 namespace fidelio::cuda {

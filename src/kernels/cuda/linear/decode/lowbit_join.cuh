@@ -1,8 +1,8 @@
-// The end of a product of few rows that also makes the next one's (LowbitJoin of lowbit.h). Thread blocks that have 128
-// outputs between them, or gate's and up's 128, are a cluster and give their outputs to the first of them, in shared
-// memory, where a warp makes a row's: one step, where a kernel of its own would wait for this one's end, ask L2 for the
-// rows, and be waited for. Kernels of one row that round what they make for a coarse mode are apart: code that is jumped
-// over costs a step of one row 1 to 2%.
+// This file lets a product of few rows also make the rows of the next product (LowbitJoin of lowbit.h). The thread
+// blocks that together have 128 outputs, or 128 of gate and 128 of up, are a cluster. They give their outputs to the
+// first of them, in shared memory, where one warp makes one row. A kernel of its own would have to wait for this
+// one's end, read the rows from L2, and be waited for. Kernels for one row that round what they make to a coarse mode
+// are separate ones, because code that is jumped over makes a step of one row 1 to 2% slower.
 //
 // Rejected: a whole step as one cooperative kernel whose warps ask for weights without a stop (NOTES.md).
 #pragma once
@@ -11,19 +11,19 @@
 
 namespace fidelio::cuda {
 
-// Shared memory of it: gate's and up's 128 of each row, the norm's weights of 128, a barrier, and the factors of rows
-// that were made so.
+// Its shared memory holds 128 outputs of gate and of up for each row, 128 weights of the norm, a barrier, and the
+// factors of rows that were made so.
 constexpr int received_bytes(int rows) { return rows * 2 * kBlockRows * 4; }
 constexpr int join_bytes(int rows) {
   return rows <= kMostJoined ? received_bytes(rows) + kBlockRows * 4 + 16 + kParts * 4 : 0;
 }
 static_assert(kMostJoined <= kParts, "a warp a row");
 
-// How many thread blocks, a cluster, make what a join makes of 128 outputs: of a weight, or of gate and of up.
+// Returns how many thread blocks, a cluster, make what a join makes of 128 outputs of a weight, or of gate and of up.
 constexpr int join_cluster(LowbitJoin::Kind kind, int tiles) {
   return kind == LowbitJoin::Kind::none ? 1 : kBlockRows / 16 / tiles * (kind == LowbitJoin::Kind::gate ? 2 : 1);
 }
-// A thread block's first tile. Gate's and up's clusters have half of their thread blocks in either.
+// Returns a thread block's first tile. In clusters for gate and up, half of the thread blocks have tiles of each.
 template <int kTiles>
 __device__ __forceinline__ int first_tile(const LowbitArguments& p) {
   if (p.join.kind != LowbitJoin::Kind::gate) return (blockIdx.x * gridDim.z + blockIdx.z) * kTiles;
@@ -36,8 +36,8 @@ template <typename Shape>
 __device__ __forceinline__ uint32_t join_barrier(uint8_t* shared) {
   return ptx::shared_address(shared + Shape::kBarrier);
 }
-// Before the kernel waits for the one before it: the barrier, and the norm's weights are asked for, with what the warp
-// asks for next.
+// Prepares the barrier and asks for the norm's weights before the kernel waits for the one before it. The weights
+// come with what the warp asks for next.
 template <typename Shape>
 __device__ __forceinline__ void begin_join(const LowbitArguments& p, uint8_t* shared) {
   if (threadIdx.x < 32 && blockIdx.z == 0) {
@@ -53,8 +53,8 @@ __device__ __forceinline__ void begin_join(const LowbitArguments& p, uint8_t* sh
   }
   ptx::cluster_arrive_relaxed();
 }
-// The end of a join: a thread's values, where it has outputs, go to the first thread block of the cluster, [row][output],
-// of which warp m makes a block of row m of the next product.
+// Ends a join. A thread's values, where it has outputs, go to the first thread block of the cluster, as
+// [row][output]. Its warp m makes a block of row m of the next product from them.
 template <typename Shape, bool kRounds, int kCount>
 __device__ __forceinline__ void join_outputs(const LowbitArguments& p, uint8_t* shared, float* const (&outputs)[kCount],
                                              const float (&values)[kCount]) {
@@ -65,7 +65,7 @@ __device__ __forceinline__ void join_outputs(const LowbitArguments& p, uint8_t* 
   const uint32_t barrier = join_barrier<Shape>(shared);
   const bool norm = p.join.kind == LowbitJoin::Kind::norm;
   if (kOne && threadIdx.x >= kOutputs) return;
-  ptx::cluster_wait();  // the barrier is there
+  ptx::cluster_wait();  // the barrier is ready
 #pragma unroll
   for (int i = 0; i < kCount; ++i) {
     if (!kOne && !outputs[i]) continue;

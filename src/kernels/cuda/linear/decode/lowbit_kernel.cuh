@@ -1,16 +1,17 @@
-// What all kernels of low-bit products share, and the one of FP16 values, a template over the number of 8-row activation
-// tiles and the 16-output tiles of a warp. (Integers and grids: lowbit_stream.cuh.)
+// This file has what all kernels of low-bit products share, and the kernel for weights of FP16 values. That is a
+// template over the number of tiles of 8 activation rows and of 16 outputs that a warp has. (The kernel for integers
+// and grids is in lowbit_stream.cuh.)
 //
-// A thread block owns kTiles tiles of 16 outputs and has one warp for each of the kParts parts of the inputs; nothing
-// is shared between warps until the end. A warp walks its part block by block (128 inputs):
+// A thread block has kTiles tiles of 16 outputs and one warp for each of the kParts parts of the inputs. Warps share
+// nothing until the end. A warp walks through its part block by block (128 inputs):
 //
 //      DRAM --16-byte loads, kDepth blocks ahead--> registers --> tensor cores --> acc (a group)
 //                                                                                   |  total += f acc
 //      L2 (L1) --activations of the block--------------------------------------------'
 //
-// and at the end the parts' totals meet in shared memory, where they are added as a balanced tree. The first blocks are
-// asked for before the kernel waits for the one before it (weights are constants), and each thread block ends by asking
-// for a share of the next product's weights, so that memory does not idle between the layers of a decode step.
+// At the end the parts' totals meet in shared memory, where they are added as a balanced tree. The first blocks are
+// asked for before the kernel waits for the one before it, because weights are constants. Each thread block ends by
+// asking for a share of the next product's weights, so that memory does not idle between the layers of a decode step.
 #pragma once
 #include <cuda_fp16.h>
 
@@ -22,11 +23,11 @@
 
 namespace fidelio::cuda {
 
-// Where the parts begin, in column blocks.
+// Returns the column block where a part begins.
 __device__ __forceinline__ int part_begin(int part, int column_blocks) { return part * column_blocks / kParts; }
 
-// Where a tile of 16 outputs is: its target, the row block there, the tile in it, the block's first byte of codes; its
-// inputs, and where the target's outputs go.
+// A TileAt says where a tile of 16 outputs is: its target, its row block there, the tile within that, the block's
+// first byte of codes, its inputs, and where the target's outputs go.
 struct TileAt {
   const LowbitTarget* target;
   int row_block, tile;
@@ -44,7 +45,7 @@ __device__ __forceinline__ TileAt tile_at(const LowbitArguments& p, int tile) {
   const int64_t bytes = Traits::kHalf ? 0 : int64_t{local} * p.column_blocks * block_stride<Traits>(p);
   return {&target, local, tile % 8, target.blocks + bytes, p.x, target.y, p.rows};
 }
-// Of a slot's expert, which the kernels before have chosen.
+// Returns the tile of a slot's expert, which earlier kernels have chosen.
 template <typename Traits>
 __device__ __forceinline__ TileAt tile_at(const RoutedArguments& p, int tile) {
   const int row_block = tile / 8, a_slot = p.outputs * p.blocks_each, slot = row_block / a_slot,
@@ -58,7 +59,7 @@ __device__ __forceinline__ TileAt tile_at(const RoutedArguments& p, int tile) {
           p.y_of[output] + slot * int64_t{target.out},
           1};
 }
-// Of a tile of slots; of what is no tile no rows.
+// Returns a tile of slots that share an expert. If there is no such tile, the result has no rows.
 template <typename Traits>
 __device__ __forceinline__ TileAt tile_at(const TiledArguments& p, int tile) {
   const int row_block = tile / 8, a_tile = p.outputs * p.blocks_each, index = row_block / a_tile,
@@ -82,7 +83,7 @@ __device__ __forceinline__ void load_tile(LaneBlock<Traits>& to, const LowbitArg
           at.target->out - 1, block * kBlockColumns + lane % 4 * 8, p.columns);
 }
 
-// What becomes of a sum.
+// An OutputScale turns a sum into an output.
 struct OutputScale {
   float factor = 1, row_factor = 1, bias = 0;
   bool has_bias = false;
@@ -97,14 +98,14 @@ __device__ __forceinline__ OutputScale scale_of(const LowbitTarget& target, int 
           target.bias != nullptr};
 }
 
-// A thread's share of a thread block's outputs, [row][output]: one output of every so many rows. Where they go is
-// worked out before the kernel waits for the one before it: what a launch is told is slow to be had for the first time,
-// and at the end, with several targets, that was most of the microsecond from the last sum on.
+// OwnOutputs is a thread's share of a thread block's outputs, [row][output]: one output of every few rows. Their
+// addresses are computed before the kernel waits for the one before it. Reading a launch's arguments for the first
+// time is slow. At the end of the kernel, with several targets, that was most of the microsecond after the last sum.
 template <int kOutputs, int kRows>
 struct OwnOutputs {
   static constexpr int kThreads = kParts * 32, kCount = (kOutputs * kRows + kThreads - 1) / kThreads;
   static_assert(kThreads % kOutputs == 0);
-  float* y[kCount] = {};  // null: none
+  float* y[kCount] = {};  // null if there is no such output
   float before[kCount] = {};
   OutputScale scale;
 
@@ -119,9 +120,9 @@ struct OwnOutputs {
       if (m < at.rows) y[i] = at.y + int64_t{m} * target.out + output;
     }
   }
-  // Which of the thread block's sums is the thread's i-th.
+  // Returns which of the thread block's sums is the thread's i-th.
   static __device__ __forceinline__ int sum_of(int i) { return static_cast<int>(threadIdx.x) + i * kThreads; }
-  // For what the sums are added to; once the kernels before are done.
+  // Reads what the sums are added to. It must follow the wait for the earlier kernels.
   __device__ __forceinline__ void ask(const LowbitArguments& p) {
 #pragma unroll
     for (int i = 0; i < kCount; ++i)
@@ -132,8 +133,8 @@ struct OwnOutputs {
   }
 };
 
-// What a thread block asks for of what comes next, when its own last bytes are on their way: each warp of some one
-// address, since of several lanes' one after the other is asked for.
+// Asks for a thread block's share of the next product's bytes, when its own last bytes are on their way. Each warp
+// asks for one address, because requests of several lanes would be handled one after the other.
 __device__ __forceinline__ void ask_for_upcoming(const LowbitArguments& p, int warp) {
   if (warp >= kMaxTogether || threadIdx.x % 32 > 0) return;
   const UpcomingShare& u = p.upcoming[warp];
@@ -147,7 +148,8 @@ inline void share_upcoming(LowbitArguments& p, unsigned thread_blocks) {
     const uint32_t reach = thread_blocks * u.apart;
     if (u.apart == 0) {
       u.share = u.apart = (u.bytes / 16 + thread_blocks - 1) / thread_blocks * 16;
-    } else if (u.bytes > reach && i + 1 < kMaxTogether && p.upcoming[i + 1].bytes == 0) {  // pieces for another warp
+      // Another warp takes some of the pieces.
+    } else if (u.bytes > reach && i + 1 < kMaxTogether && p.upcoming[i + 1].bytes == 0) {
       p.upcoming[i + 1] = {static_cast<const uint8_t*>(u.data) + reach, u.bytes - reach, u.share, u.apart};
       u.bytes = reach;
     }
@@ -211,10 +213,10 @@ __global__ void __launch_bounds__(kParts * 32, kResident) lowbit_kernel(const __
   }
 }
 
-// So many tiles a multiprocessor, a vocabulary's, make a long kernel, which is not placed before the one before has
-// ended: that saves a microsecond, but after products of integers, which have all of a multiprocessor's L1 as shared
-// memory, it cost a step of llama-3-8b 76 us (probably since thread blocks placed then stay without an L1;
-// NOTES.md).
+// A kernel with this many tiles for each multiprocessor, as a vocabulary has, is long. It is not started before the
+// kernel in front has ended. Starting it early would save a microsecond. But after products of integers, which use
+// all of a multiprocessor's L1 as shared memory, it made a step of llama-3-8b 76 us slower (probably because thread
+// blocks that start then have no L1; docs/lab/gpu.md).
 constexpr int kLongTiles = 32;
 
 template <typename Traits, int kTiles, int kTokenTiles, int kDepth, int kResident>

@@ -1,5 +1,5 @@
-// What a launch of lowbit_kernel.cuh is told. The launcher of each code is defined in its own lowbit_*.cu, so that they
-// compile side by side.
+// This file defines the arguments of a launch of lowbit_kernel.cuh. The launcher of each kind of code is defined in a
+// lowbit_*.cu of its own, so that they compile in parallel.
 #pragma once
 #include <type_traits>
 
@@ -7,20 +7,21 @@
 
 namespace fidelio::cuda {
 
-constexpr int kMostShared = 227 * 1024;  // of a Hopper multiprocessor, with 1 KB for each thread block on it
+// Shared memory of a Hopper multiprocessor, including 1 KB for each thread block on it.
+constexpr int kMostShared = 227 * 1024;
 
 struct LowbitTarget {
   const uint8_t* blocks;
   const float* row_factor;
   const float* bias;
-  const int8_t* grid;  // LowbitWeight's
+  const int8_t* grid;  // the grid of the LowbitWeight
   float* y;
   int out;
-  int first_row_block;  // of this target within the launch
+  int first_row_block;  // index of this target's first row block within the launch
   float factor;
 };
 
-// Bytes that are asked for, so many by each thread block, so far apart.
+// An UpcomingShare is bytes to be asked for: `share` bytes by each thread block, `apart` bytes from the next one's.
 struct UpcomingShare {
   const void* data;
   uint32_t bytes, share, apart;
@@ -33,23 +34,23 @@ struct LowbitArguments {
   int column_blocks;
   int columns;
   int block_bytes;
-  int scales_at;     // in a block
+  int scales_at;     // offset within a block
   int group_chunks;  // group / 32: 1, 2 or 4
-  int rows;          // of this launch
-  int room;          // for rows in a chunk
-  int twice_middle;  // of a view: LowbitShape's
-  float unit;        // of a view: what its totals are multiplied by in the end
+  int rows;          // rows of this launch
+  int room;          // rows that a chunk has room for
+  int twice_middle;  // for high bits only: LowbitShape::twice_middle()
+  float unit;        // for high bits only: the factor of their totals
   const uint8_t* x;
   bool add;
-  LowbitNorm norm;  // of the row of x
+  LowbitNorm norm;  // norm of the rows of x
   LowbitJoin join;
 };
 
-// Of lowbit_routed.h: in place of targets.
+// RoutedTargets takes the place of targets for the slots of experts (lowbit_routed.h).
 struct RoutedTargets {
   const LowbitTarget* table[2];
   float* y_of[2];
-  int outputs, blocks_each;  // of a slot or a tile; row blocks of each output
+  int outputs, blocks_each;  // outputs of a slot or a tile; row blocks of each output
 };
 inline RoutedTargets targets_of(const RoutedOutputs& outputs) {
   RoutedTargets targets{{}, {}, outputs.count, static_cast<int>(outputs.shape.row_blocks())};
@@ -63,7 +64,7 @@ struct RoutedArguments : LowbitArguments, RoutedTargets {
   const int32_t* experts;
   int slots_per_input, input_bytes;
 };
-// The same for slots in tiles of rows that share their expert.
+// These are the arguments for slots in tiles of rows that share their expert.
 struct TiledArguments : RoutedArguments {
   const RoutedTile* tiles;
   const int32_t* tile_count;
@@ -82,7 +83,7 @@ using LowbitLauncher = void (*)(Stream, const LowbitArguments&, int row_blocks);
 using RoutedLauncher = void (*)(Stream, const RoutedArguments&, int row_blocks);
 using TiledLauncher = void (*)(Stream, const TiledArguments&, int row_blocks);
 
-// Of<kind, bits, byte_scale>::launchers of a shape's integers or grid.
+// Returns Of<kind, bits, byte_scale>::launchers for a shape's integers or grid.
 template <template <CodeKind, int, bool> class Of>
 auto launchers_of(const LowbitShape& s) {
   constexpr CodeKind I = CodeKind::integer, G = CodeKind::grid;

@@ -1,17 +1,18 @@
-// A warp's multiplication of a block: codes and activations in, totals out.
+// This file has a warp's multiplication of a block, from codes and activations to totals.
 #pragma once
 #include "kernels/cuda/linear/layout/lowbit_block.cuh"
 
 namespace fidelio::cuda {
 
-constexpr int kTileRows = 4;  // of activations in a tile of integer products: two columns each, high and low
+// Rows of activations in a tile of integer products; each takes two columns, high and low bytes.
+constexpr int kTileRows = 4;
 
 template <int kRows>
 constexpr int kInputBlockBytes = static_cast<int>(input_block_bytes(kRows));
 
 // ---- Integers.
 
-// What a lane needs to know of a row's block: the sums of its groups, and the scale.
+// A RowRecord is what a lane needs to know about a row's block: the sums of its groups, and the scale.
 template <int kGroupChunks>
 struct RowRecord {
   static constexpr int kGroups = 4 / kGroupChunks;
@@ -33,15 +34,16 @@ struct RowRecord {
   }
 };
 
-// What a group's products of high and low bytes and the sum of its activations make of (codes - zero) x, exact. Of a
-// view twice that, with the middle of what is not read: at most 496 x 128 x 32639 < 2^31.
+// Returns (codes - zero) x for a group, exactly, from the products of high and low bytes and the sum of the
+// activations. For high bits only it returns twice that, with the middle of the bits that are not read: at most 496 x
+// 128 x 32639 < 2^31.
 template <typename Traits>
 __device__ __forceinline__ int centred(int high, int low, int zero, int sum, int twice_middle) {
   if constexpr (Traits::kHigh) return high * 512 + low * 2 + (twice_middle - 2 * zero) * sum;
   return high * 256 + low - zero * sum;
 }
-// total += s f (codes - zero) x of a group: rows g and g + 8 of a tile, and a lane's row of the activations. All
-// kernels do just this, in this order, so a row has the same bits whoever multiplied it.
+// Computes total += s f (codes - zero) x for a group: for rows g and g + 8 of a tile, and a lane's row of the
+// activations. All kernels do exactly this in this order, so a row has the same bits whichever kernel multiplied it.
 template <typename Traits>
 __device__ __forceinline__ void finish_integers(const LaneBlock<Traits>& w, int group,
                                                 const RowRecord<Traits::kGroupChunks>& row, const int (&acc)[4],
@@ -54,18 +56,18 @@ __device__ __forceinline__ void finish_integers(const LaneBlock<Traits>& w, int 
   total[0] = fmaf(s.x * row.scale, lower, total[0]);
   total[1] = fmaf(s.y * row.scale, upper, total[1]);
 }
-// What the totals of rows g and g + 8 are multiplied by in the end.
+// Returns the factor by which the totals of rows g and g + 8 are multiplied at the end.
 template <typename Traits>
 __device__ __forceinline__ float integer_unit(const LowbitArguments& p, bool upper) {
   if constexpr (Traits::kHigh) return p.unit;
   return 1.0f / static_cast<float>(1 << code_shift(Traits::kind, Traits::bits, upper));
 }
 
-// A lane's activations of a block, of a tile of rows: the bytes of its column of products, and the record of its
-// columns of sums.
+// LaneIntegers is a lane's activations of a block, for a tile of rows: the bytes of its column of products, and the
+// record of its columns of sums.
 template <int kGroupChunks>
 struct LaneIntegers {
-  uint4 bytes[2];  // of two chunks each
+  uint4 bytes[2];  // each holds two chunks
   RowRecord<kGroupChunks> row;
 
   __device__ __forceinline__ void load(const uint8_t* of_products, const uint8_t* record) {
@@ -75,7 +77,7 @@ struct LaneIntegers {
   }
 };
 
-// total += this block's share of a tile of 16 outputs: codes become bytes once for all rows.
+// Adds this block's share of a tile of 16 outputs to `total`. Codes become bytes once for all rows.
 template <typename Traits, int kTiles, typename Rows>
 __device__ __forceinline__ void multiply_integers(const LaneBlock<Traits>& w, const typename Traits::Table& table,
                                                   const Rows& rows, int twice_middle, float (&total)[kTiles][2]) {
@@ -101,14 +103,15 @@ __device__ __forceinline__ void multiply_integers(const LaneBlock<Traits>& w, co
 
 // ---- FP16 values.
 
-// total += this block's share. `halves` and `scales` are the lane's own places in the block of activations.
+// Adds this block's share to `total`. `halves` and `scales` point to the lane's own places in the block of
+// activations.
 template <typename Traits, int kTiles, int kTokenTiles>
 __device__ __forceinline__ void multiply_halves(const LaneBlock<Traits> (&w)[kTiles], const uint8_t* halves,
                                                 const uint8_t* scales, float (&total)[kTiles][kTokenTiles][4]) {
   float acc[kTiles][kTokenTiles][4];
 #pragma unroll
   for (int c = 0; c < 4; ++c) {
-    if (c % Traits::kGroupChunks == 0) {  // a group begins
+    if (c % Traits::kGroupChunks == 0) {  // a group begins here
 #pragma unroll
       for (int tile = 0; tile < kTiles; ++tile)
 #pragma unroll
@@ -129,7 +132,7 @@ __device__ __forceinline__ void multiply_halves(const LaneBlock<Traits> (&w)[kTi
 #pragma unroll
         for (int n = 0; n < kTokenTiles; ++n) ptx::mma(acc[tile][n], a, h ? b[n].z : b[n].x, h ? b[n].w : b[n].y);
       }
-    if (c % Traits::kGroupChunks == Traits::kGroupChunks - 1) {  // a group ends
+    if (c % Traits::kGroupChunks == Traits::kGroupChunks - 1) {  // a group ends here
 #pragma unroll
       for (int tile = 0; tile < kTiles; ++tile) {
 #pragma unroll

@@ -1,3 +1,4 @@
+// This file instantiates the decode kernels for integers of 2 to 4 bits.
 #include "kernels/cuda/linear/decode/lowbit_rows.cuh"
 
 namespace fidelio::cuda {

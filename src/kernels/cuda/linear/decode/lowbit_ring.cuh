@@ -1,4 +1,5 @@
-// A warp's own ring of weights in shared memory: stages of kTiles tiles of a block, as they lie in the block.
+// A TileRing is a warp's own ring of weights in shared memory. Each stage holds kTiles tiles of a block, in the order
+// of the block.
 #pragma once
 #include "kernels/cuda/linear/layout/lowbit_block.cuh"
 
@@ -7,21 +8,21 @@ namespace fidelio::cuda {
 template <typename Traits, int kTiles>
 struct TileRing {
   static constexpr int kStage = kTiles * Traits::kTileBytes;
-  // Scales and zeros go in pieces of 16 bytes, one or two a lane.
+  // Scales and zeros are copied in pieces of 16 bytes, one or two for each lane.
   static constexpr int kScalePieces = kTiles * Traits::kScaleBytes,
                        kPieces = kScalePieces + (Traits::kCentred ? kTiles : 0);
   static constexpr int kRounds = (kPieces * Traits::kGroups + 31) / 32;
   const uint8_t* ring;   // in shared memory
   uint32_t own;          // the lane's first 16 bytes there
   const uint8_t* from;   // the lane's first 16 bytes of tile 0 in the next block to ask for
-  int tile;              // the first, in its block
-  int records[kRounds];  // the lane's pieces of scales and zeros, from there
+  int tile;              // the first tile within its block
+  int records[kRounds];  // the lane's pieces of scales and zeros, relative to `from`
 
   __device__ __forceinline__ TileRing(const LowbitArguments& p, const uint8_t* ring, const uint8_t* block, int tile)
       : ring(ring), tile(tile) {
     const int lane = threadIdx.x % 32;
     own = ptx::shared_address(ring) + lane * 16;
-    asm("" : "+r"(own));  // or it is worked out again for each stage
+    asm("" : "+r"(own));  // otherwise the compiler computes it again for each stage
     from = block + lane * 16;
 #pragma unroll
     for (int round = 0; round < kRounds; ++round) {

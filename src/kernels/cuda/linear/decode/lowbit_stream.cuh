@@ -1,21 +1,21 @@
-// Products of integers and grids, 1 to 8 rows (before Hopper of all rows; more on Hopper: lowbit_panel.cuh). A thread
-// block owns kTiles tiles of 16 outputs and has a warp for each of the kParts parts of the inputs; warps share nothing until the
-// end. A warp walks its part block by block (128 inputs):
+// This file multiplies integers and grids by 1 to 8 rows (before Hopper by any number of rows; on Hopper
+// lowbit_panel.cuh takes more). A thread block has kTiles tiles of 16 outputs and one warp for each of the kParts
+// parts of the inputs. Warps share nothing until the end. A warp walks through its part block by block (128 inputs):
 //
-//      DRAM --cp.async, kStages blocks ahead--> a ring of weights --> registers --mask--> tensor cores --> acc (a group)
-//                                                                                          |
-//                                                                     total += s f (acc - z sum)
-//                                                                                          |
-//      L2 --cp.async, kStages blocks ahead--> a ring of activations ------------------------'
+//    DRAM --cp.async, kStages blocks ahead--> a ring of weights --> registers --mask--> tensor cores --> acc (a group)
+//                                                                                        |
+//                                                                   total += s f (acc - z sum)
+//                                                                                        |
+//    L2 --cp.async, kStages blocks ahead--> a ring of activations ------------------------'
 //
-// and at the end the parts' totals meet in shared memory, where they are added as a balanced tree. The rings of weights
-// (constants) fill before the kernel waits for the one before it.
+// At the end the parts' totals meet in shared memory, where they are added as a balanced tree. The rings of weights,
+// which are constants, fill before the kernel waits for the one before it. In a decode step the kernel may go on and
+// make the next product's row (lowbit_join.cuh).
 //
-// In a decode step it may go on and make the next product's row (lowbit_join.cuh).
-//
-// That activations come through a ring too is what counts: they lie in L2, but while weights stream in an answer from
-// there takes a microsecond as well, and a load of them a block ahead made each of the eight blocks of a part wait for
-// it (8192 x 8192, 4 bits, one row: 10.6 us so, 8.8 with the ring, which is what copying the bytes takes).
+// It is important that activations come through a ring too. They lie in L2, but while weights stream in, a read from
+// L2 takes a microsecond as well. When activations were loaded only one block ahead, each of the eight blocks of a
+// part waited for them (8192 x 8192, 4 bits, one row: 10.6 us; with the ring 8.8, which is the time of copying the
+// bytes).
 #pragma once
 #include <type_traits>
 
@@ -27,17 +27,17 @@ namespace fidelio::cuda {
 template <typename Traits, int kTiles, int kRows, int kStages>
 struct StreamShape {
   static constexpr int kOutputs = kTiles * 16, kRowTiles = (kRows + kTileRows - 1) / kTileRows;
-  static constexpr int kWeights = TileRing<Traits, kTiles>::kStage, kInput = kRows * kInputRow;  // of a stage
+  static constexpr int kWeights = TileRing<Traits, kTiles>::kStage, kInput = kRows * kInputRow;  // bytes of a stage
   static constexpr int kRings = kStages * (kWeights + kInput), kSums = kRowTiles * kTileRows * kOutputs * 4;
-  static constexpr int kWarpBytes = kRings > kSums ? kRings : kSums;  // the sums come where the rings were
+  static constexpr int kWarpBytes = kRings > kSums ? kRings : kSums;  // the sums are written where the rings were
   static constexpr int kThreads = kParts * 32;
-  // Of a thread block that joins others' outputs: those come there, and a barrier is; then factors of rows.
+  // For a thread block that joins others' outputs: where those come, a barrier, and then the factors of rows.
   static constexpr int kMostRows = kRows, kReceived = kParts * kWarpBytes, kShared = kReceived + join_bytes(kRows),
                        kNormWeight = kReceived + received_bytes(kRows), kBarrier = kNormWeight + kBlockRows * 4,
                        kFactors = kBarrier + 16;
 };
 
-// The parts' sums, which lie where their rings were: a balanced tree.
+// Adds the parts' sums, which lie where their rings were, as a balanced tree.
 template <typename Shape>
 __device__ __forceinline__ float joined(const uint8_t* shared, int i) {
   const auto of = [&](int part) { return reinterpret_cast<const float*>(shared + part * Shape::kWarpBytes)[i]; };
@@ -51,11 +51,11 @@ __device__ __forceinline__ void stream_product(const Arguments& p) {
   extern __shared__ __align__(128) uint8_t shared[];
   using Shape = StreamShape<Traits, kTiles, kRows, kStages>;
   constexpr int kRowTiles = Shape::kRowTiles;
-  // The shuffle shows the compiler that all lanes agree.
+  // The shuffle tells the compiler that all lanes agree.
   const int part = __shfl_sync(~0u, threadIdx.x / 32, 0);
   const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
   ptx::allow_dependents();
-  if constexpr (kRouted) ptx::dependency_wait();  // it says whose weights these are
+  if constexpr (kRouted) ptx::dependency_wait();  // the kernel before it chooses whose weights these are
   const TileAt at = tile_at<Traits>(p, kRouted ? static_cast<int>(blockIdx.x) * kTiles : first_tile<kTiles>(p));
   if (kRouted && at.rows == 0) return;
   const int first = part_begin(part, p.column_blocks), count = part_begin(part + 1, p.column_blocks) - first;
@@ -73,7 +73,7 @@ __device__ __forceinline__ void stream_product(const Arguments& p) {
     if (p.join.kind != LowbitJoin::Kind::none) begin_join<Shape>(p, shared);
 #endif
 
-  // What the activations are laid out for. The kernel for kMaxRows takes fewer too.
+  // The activations are laid out for this many rows. The kernel for kMaxRows also takes fewer.
   const int room = kRows == kMaxRows ? p.room : static_cast<int>(input_rows(kRows)),
             block_bytes = static_cast<int>(input_block_bytes(room));
   const uint8_t* const inputs = own + kStages * Shape::kWeights;
@@ -91,11 +91,11 @@ __device__ __forceinline__ void stream_product(const Arguments& p) {
   float total[kTiles][kRowTiles][2] = {};
   OwnOutputs<Shape::kOutputs, kRows> outputs(p, at);
   if constexpr (!kRouted) ptx::dependency_wait();
-  float factor[kRowTiles];  // of rows n * kTileRows + t
+  float factor[kRowTiles];  // factors of rows n * kTileRows + t
 #pragma unroll
   for (int n = 0; n < kRowTiles; ++n) factor[n] = 1;
   const bool has_factor = kTakesJoined && p.norm.squares;
-  if (has_factor) {  // each warp's of a row, for all
+  if (has_factor) {  // each warp computes the factor of one row, for all
     const int row = kRows == 1 ? 0 : min(part, p.rows - 1);
     factor[0] = share_of_squares(p.norm.squares + row * p.column_blocks, p.column_blocks);
   }
@@ -115,8 +115,8 @@ __device__ __forceinline__ void stream_product(const Arguments& p) {
     }
   }
   outputs.ask(p);
-  // One copy of the code for all stages: a copy each is kStages times the code, which a step reads anew from memory for
-  // each product, and twice the time to compile (NOTES.md).
+  // All stages share one copy of the code. A copy for each would be kStages times as much code, which a step reads
+  // again from memory for each product, and would take twice the time to compile (docs/lab/gpu.md).
   int stage = 0;
 #pragma unroll 1
   for (int block = 0; block < count; ++block) {
@@ -127,7 +127,7 @@ __device__ __forceinline__ void stream_product(const Arguments& p) {
       x.load(of_products + from_first, record + from_first);
       if constexpr (kTakesJoined) x.row.scale *= factor[n];
     };
-    constexpr bool kFew = kRowTiles <= 2;  // they stay in registers for all tiles
+    constexpr bool kFew = kRowTiles <= 2;  // these stay in registers for all tiles
     LaneIntegers<Traits::kGroupChunks> few[kFew ? kRowTiles : 1];
     if constexpr (kFew)
 #pragma unroll
@@ -177,15 +177,16 @@ __device__ __forceinline__ void stream_product(const Arguments& p) {
 #endif
 }
 
-// Which kernels only devices before Hopper launch. The others only Hopper does, and neither is compiled for the other.
+// Returns true for the kernels that are launched only on devices before Hopper. All others run only on Hopper, and
+// neither are compiled for the other.
 constexpr bool before_hopper(int tiles, int rows, int stages, int resident) {
   if (resident != 1) return false;
   return rows == kMaxRows || (stages == 2 && ((tiles == 2 && rows == 1) || (tiles == 1 && rows == 8)));
 }
-// kRounds: a row that the product makes may be one of a coarse mode.
+// kRounds says that a row which the product makes may be rounded to a coarse mode.
 template <typename Traits, int kTiles, int kRows, int kStages, int kResident, bool kRounds, typename Arguments>
 __global__ void __launch_bounds__(kParts * 32, kResident) stream_kernel(const __grid_constant__ Arguments p) {
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL  // as is_hopper() says
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL  // the same condition as is_hopper()
   constexpr bool kUsed = !before_hopper(kTiles, kRows, kStages, kResident);
 #else
   constexpr bool kUsed = before_hopper(kTiles, kRows, kStages, kResident);

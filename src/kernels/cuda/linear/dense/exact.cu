@@ -8,7 +8,8 @@
 namespace fidelio::cuda {
 namespace {
 
-constexpr int64_t kRows = 2048, kOutputs = 16384;  // at a time: scratch stays below a gigabyte
+// Rows and outputs handled at a time, so that scratch memory stays below a gigabyte.
+constexpr int64_t kRows = 2048, kOutputs = 16384;
 
 __global__ void __launch_bounds__(kSplitThreads)
     split_all(const float* values, int64_t columns, uint16_t* high, uint16_t* low, float* factor) {
@@ -72,7 +73,7 @@ void ExactProduct::run(Stream stream, Gemm& gemm, const WeightValues& w, const f
   }
 }
 
-// Both halves of the inputs, one below the other, meet the weight's high halves in one product.
+// Multiplies both halves of the inputs, one below the other, by the weight's high halves in one product.
 void ExactProduct::run_outputs(Stream stream, Gemm& gemm, const WeightValues& w, int64_t first, int64_t count,
                                int64_t n) {
   const uint16_t* inputs = inputs_.as<uint16_t>();

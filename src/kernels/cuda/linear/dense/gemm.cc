@@ -23,7 +23,7 @@ cublasLtMatrixLayout_t layout(cudaDataType type, int64_t rows, int64_t columns) 
   return l;
 }
 
-// Column-major as cuBLAS sees them: w is (K, N), x is (K, M), y is (N, M).
+// These are column-major, as cuBLAS reads them: w is (K, N), x is (K, M), and y is (N, M).
 struct Layouts {
   cublasLtMatrixLayout_t w, x, y;
   Layouts(int64_t M, int64_t N, int64_t K)

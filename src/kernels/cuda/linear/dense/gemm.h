@@ -1,8 +1,8 @@
-// Dense products of FP16 matrices by cuBLASLt: y (M, N) FP32 = or += factor x (M, K) w (N, K)^T.
+// This file multiplies dense FP16 matrices by cuBLASLt: y (M, N) in FP32 = or += factor x (M, K) w (N, K)^T.
 //
-// cuBLASLt's own choice of algorithm changes with M, and with it the order of sums; here one algorithm is chosen for
-// each (N, K), for M = 4096, and kept, so a row's result does not depend on how many rows there are. Few rows are
-// lowbit.h's.
+// cuBLASLt's own choice of algorithm depends on M, and with it the order of sums. Here one algorithm is chosen for
+// each (N, K), for M = 4096, and kept, so that a row's result does not depend on the number of rows. Products of few
+// rows are in lowbit.h.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -16,7 +16,7 @@ class Gemm {
   Gemm();
   ~Gemm();
   Gemm(Gemm&&) noexcept;
-  // Alignment asks for K to be a multiple of 8.
+  // Returns true if the product can be done: alignment requires that K is a multiple of 8.
   static bool takes(int64_t in) { return in % 8 == 0; }
   void run(Stream stream, const uint16_t* w, const uint16_t* x, float factor, int64_t M, int64_t N, int64_t K, float* y,
            bool add = false);

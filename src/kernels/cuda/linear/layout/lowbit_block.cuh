@@ -1,4 +1,5 @@
-// What one lane holds of a tile of 16 outputs in a block of inputs: codes, scales and zeros as stored, or FP16 values.
+// This file defines what one lane holds of a tile of 16 outputs in a block of inputs: codes, scales and zeros as
+// stored, or FP16 values.
 #pragma once
 #include <cuda_fp16.h>
 
@@ -14,21 +15,21 @@ template <CodeKind kind_, int bits_, bool byte_scale, int group_chunks>
 struct CodeTraits {
   static constexpr CodeKind kind = kind_;
   static constexpr int bits = bits_, kGroupChunks = group_chunks,
-                       kGroups = 4 / group_chunks;  // chunks of 32 inputs a group; groups a block
+                       kGroups = 4 / group_chunks;  // chunks of 32 inputs in a group; groups in a block
   static constexpr bool kGrid = has_entries(kind), kHalf = kind == CodeKind::half, kHigh = kind == CodeKind::high,
                         kCentred = kind == CodeKind::integer || kHigh;
   static constexpr int kScaleBytes = (kGrid || byte_scale) ? 1 : 2;
   using Table = std::conditional_t<
       kind == CodeKind::curve, CurveTable<kind == CodeKind::curve ? bits : 5>,
       std::conditional_t<kind == CodeKind::grid, GridTable<kind == CodeKind::grid ? bits : 2>, NoTable>>;
-  // Of a tile: codes, and scales and zeros of one group.
+  // These are the bytes of a tile: its codes, and the scales and zeros of one group.
   static constexpr int kTileCodes = 16 * kBlockColumns / 8 * bits;
   static constexpr int kTileGroup = 16 * (kScaleBytes + (kCentred ? 1 : 0));
   static constexpr int kTileBytes = kTileCodes + kGroups * kTileGroup;
   static constexpr int kBlockBytes = kBlockRows / 16 * kTileBytes;
 };
 
-// launch(std::type_identity<CodeTraits>) of a weight whose groups are so many chunks of 32 inputs: 1, 2 or 4.
+// Calls launch(std::type_identity<CodeTraits>) for a weight whose groups have so many chunks of 32 inputs: 1, 2 or 4.
 template <CodeKind kind, int bits, bool byte_scale, typename Launch>
 void with_group(int chunks, const Launch& launch) {
   if (chunks == 1) return launch(std::type_identity<CodeTraits<kind, bits, byte_scale, 1>>());
@@ -36,7 +37,8 @@ void with_group(int chunks, const Launch& launch) {
   launch(std::type_identity<CodeTraits<kind, bits, byte_scale, 4>>());
 }
 
-// From block to block of a weight, and to the scales of one. Of a view these are the whole weight's.
+// These return the distance from block to block of a weight, and the offset of a block's scales. For high bits only,
+// both are those of the whole weight.
 template <typename Traits>
 __device__ __forceinline__ int block_stride(const LowbitArguments& p) {
   return Traits::kHigh ? p.block_bytes : Traits::kBlockBytes;
@@ -59,15 +61,16 @@ struct Plain {
   }
 };
 
-// What one lane needs of a tile of a block: codes, and scales and zeros of rows g and g + 8, as stored.
+// A LaneBlock is what one lane needs of a tile of a block: its codes, and the scales and zeros of rows g and g + 8 as
+// stored.
 template <typename Traits>
 struct LaneBlock {
   LaneCodes<Traits::bits> codes;
   uint32_t scale[Traits::kGroups];
   uint16_t zero[Traits::kGroups];
 
-  // From a block, or some of its tiles in the same order; scales and zeros may be of more tiles, of which `first` is
-  // the first one that has codes there.
+  // Loads from a block, or from some of its tiles in the same order. There may be scales and zeros for more tiles;
+  // `first` is then the first of those that has codes there.
   template <int tiles = kBlockRows / 16, int scaled_tiles = tiles, typename From = Streamed>
   __device__ __forceinline__ void load(const uint8_t* block, int tile, int lane, From from = {}, int first = 0) {
     codes.template load<tiles>(block, tile, lane, from);
@@ -75,7 +78,8 @@ struct LaneBlock {
     for (int group = 0; group < Traits::kGroups; ++group)
       load_group<scaled_tiles>(group, block + tiles * Traits::kTileCodes, group, first + tile, lane, from);
   }
-  // The same of a block whose groups are told at run time: `group_chunks` chunks each, where Traits' are one.
+  // Loads from a block whose group size is known at run time: `group_chunks` chunks each, while those of Traits have
+  // one.
   __device__ __forceinline__ void load_chunks(const uint8_t* block, int tile, int lane, int group_chunks) {
     static_assert(Traits::kGroupChunks == 1);
     constexpr int kTiles = kBlockRows / 16;
@@ -84,7 +88,7 @@ struct LaneBlock {
     for (int c = 0; c < 4; ++c)
       load_group<kTiles>(c, block + kTiles * Traits::kTileCodes, c / group_chunks, tile, lane, Streamed());
   }
-  // Scales and zeros `to` from those of a group in a block's records.
+  // Loads scales and zeros into index `to`, from those of a group in a block's records.
   template <int tiles, typename From>
   __device__ __forceinline__ void load_group(int to, const uint8_t* records, int group, int tile, int lane, From from) {
     const uint8_t* record = records + tiles * group * Traits::kTileGroup;
@@ -96,7 +100,7 @@ struct LaneBlock {
     if constexpr (Traits::kCentred)
       zero[to] = from(reinterpret_cast<const uint16_t*>(record + tiles * 16 * Traits::kScaleBytes) + pair);
   }
-  // Of chunk c, as products of integers take them.
+  // Returns the bytes of chunk c as products of integers take them.
   __device__ __forceinline__ void bytes(int c, const typename Traits::Table& table, uint32_t (&a)[4]) const {
     if constexpr (Traits::kHigh) {
       codes.high_bytes(c, a);
@@ -111,7 +115,7 @@ struct LaneBlock {
       codes.bytes(c, a);
     }
   }
-  // What such bytes are more than what they stand for, of rows g and g + 8.
+  // Returns by how much such bytes exceed the values that they stand for, for rows g and g + 8.
   __device__ __forceinline__ int2 above(int group) const {
     if constexpr (Traits::kGrid) return {128, 128};
     return {zero[group] & 255, zero[group] >> 8};
@@ -128,8 +132,8 @@ struct LaneBlock {
   }
 };
 
-// FP16 values: a lane's share of a chunk is 16 bytes of row g and of row g + 8, in the order in which products take
-// them.
+// For FP16 values, a lane's share of a chunk is 16 bytes of row g and of row g + 8, in the order in which products
+// take them.
 template <int group_chunks>
 struct LaneBlock<CodeTraits<CodeKind::half, 16, false, group_chunks>> {
   uint4 rows[4][2];

@@ -1,19 +1,20 @@
-// From stored bits to the A fragments of matrix products.
+// This file turns stored bits into the A fragments of matrix products.
 //
-// A warp owns a tile of 16 rows and walks its 128 columns in four chunks of 32. Each chunk is two m16n8k16 products h =
-// 0, 1. Lane 4 g + t feeds product (c, h) with four half pairs, and so that activations can be read in their natural
-// order a pair's columns are these of the chunk:
+// A warp has a tile of 16 rows and walks through its 128 columns in four chunks of 32. Each chunk is two m16n8k16
+// products h = 0, 1. Lane 4 g + t gives product (c, h) four pairs of halves. So that activations can be read in their
+// natural order, the columns of a pair are these of the chunk:
 //      a0: row g      columns 8 t + 4 h + {0, 1}         a2: row g      columns 8 t + 4 h + {2, 3}
 //      a1: row g + 8  columns 8 t + 4 h + {0, 1}         a3: row g + 8  columns 8 t + 4 h + {2, 3}
 //
-// Products of integers (m16n8k32, a chunk each) take four codes of a row in a register: the bytes of the same words,
-// their columns 8 t + 4 h + {0, 2, 1, 3}.
+// Products of integers (m16n8k32, one for each chunk) take four codes of a row in a register: the bytes of the same
+// words, with the columns 8 t + 4 h + {0, 2, 1, 3}.
 //
-// A code becomes a half by masking alone: the bits q << o with o + b <= 10 are the FP16 subnormal q 2^o 2^-24, exact,
-// and matrix units take subnormals at full speed (the usual 0x6400 | q needs its 1024 subtracted again and costs the
-// sums ten bits). The factor 2^o 2^-24 is taken out at the end, per row; zero points are stored times 2^o.
+// A code becomes a half by masking alone: the bits q << o with o + b <= 10 are the FP16 subnormal q 2^o 2^-24,
+// exactly, and matrix units multiply subnormals at full speed. (The usual 0x6400 | q needs its 1024 subtracted again
+// and costs the sums ten bits.) The factor 2^o 2^-24 is removed at the end, per row; zero points are stored times
+// 2^o.
 //
-// Integers of 2..4 bits: a 32-bit word v holds one product's eight codes as nibbles (high bits of a nibble may be
+// Integers of 2..4 bits: a 32-bit word v holds one product's eight codes as nibbles (the high bits of a nibble may be
 // garbage):
 //      bit  31   28 27   24 23   20 19   16 15   12 11    8 7     4 3     0
 //           [a3.hi ][a2.hi ][a1.hi ][a0.hi ][a3.lo ][a2.lo ][a1.lo ][a0.lo ]
@@ -23,21 +24,22 @@
 //   word. 3 bits: bits 1..2 come from the 2-bit plane's word (stored at nibble bits 1, 2 for h = 0 and, rotated by two,
 //   3, 4 for h = 1), bit 0 from bit 2 (c mod 2) + h of each nibble of the 1-bit plane's word of the half block.
 // Integers of 5..8 bits: the high nibble comes from the 4-bit plane (same word as above), moved to bits 4..7 of each
-// byte (v even: a0 and a2 from w << 4; v odd: a1 and a3 from w); the lower planes' bits are put right below it, so the
-// code ends at bit 8 whatever its width (factor 2^(8 - b), both rows):
+// byte (v even: a0 and a2 from w << 4; v odd: a1 and a3 from w). The lower planes' bits are put right below it, so
+// that the code ends at bit 8 whatever its width (factor 2^(8 - b), both rows):
 //      byte  [h h h h|1|. . .]  5 bits      [h h h h|2 2|. .]  6 bits
 //            [h h h h|2 2|1|0]  7 bits      [h h h h|l l l l]  8 bits
-//   Of a 2-bit plane's word (one a chunk) pair p = 2 h + odd of each byte belongs to (h, odd); of a 1-bit plane's word
-//   (one a half block) bit 4 (c mod 2) + 2 h + odd.
-// Of a view the four high bits alone are read: the byte [h h h h|0 0 0 0], whatever the width.
-// Grids: the same words with their nibbles in another order, row g's four codes in the low half and row g + 8's in the
-//   high one, each nibble at its byte's place, so that a half selects four entries of a table in registers (prmt, of
-//   eight bytes). Of 4 bits and more a nibble's own high bit is bit 3 of another code, and all of row g's end bytes:
-//   their signs, spread over the bytes, choose between the lower and the upper eight entries. Bits 4 and 5 of codes lie
-//   in the narrower plane where integers have their lowest bits (so the planes of a file, high bits first, are packed
-//   anew); shifted to the ends of bytes they choose among the sixteens, and among the thirty-twos. That is 20
-//   instructions of the integer pipe for four codes of 6 bits, twice what their bytes take to come: where a polynomial
-//   gives the entries it is evaluated instead, in the pipe of halves, and codes lie like integers (curve).
+//   In a 2-bit plane's word (one for each chunk), pair p = 2 h + odd of each byte belongs to (h, odd). In a 1-bit
+//   plane's word (one for each half block), it is bit 4 (c mod 2) + 2 h + odd.
+// If only the four high bits are read (a view), the byte is [h h h h|0 0 0 0], whatever the width. Grids have the
+// same words with their nibbles in another order: row g's four codes are in the low half and row g + 8's in the high
+// one, each nibble at its byte's place. So a half selects four entries of a table in registers (with prmt, of eight
+// bytes). With 4 bits and more, a nibble's own high bit is bit 3 of another code, and all of row g's end bytes. Their
+// signs, spread over the bytes, choose between the lower and the upper eight entries. Bits 4 and 5 of codes lie in
+// the narrower plane, where integers have their lowest bits. (Therefore the planes of a file, which have the high
+// bits first, are packed anew.) Shifted to the ends of bytes, they choose among the sixteens and among the
+// thirty-twos. That takes 20 instructions of the integer pipe for four codes of 6 bits, twice the time in which their
+// bytes arrive. So where a polynomial gives the entries (curve), it is evaluated instead, in the pipe of halves, and
+// codes lie like integers.
 #pragma once
 #include <cuda_fp16.h>
 
@@ -52,7 +54,7 @@ namespace fidelio::cuda {
 constexpr bool has_plane4(int bits) { return bits >= 4; }
 constexpr bool has_plane2(int bits) { return bits == 2 || bits == 3 || bits == 6 || bits == 7; }
 constexpr bool has_plane1(int bits) { return bits == 3 || bits == 5 || bits == 7; }
-// Calls `plane` with the bytes that a tile has of each plane, in their order.
+// Calls `plane` with the number of bytes that a tile has of each plane, in their order.
 template <int bits, typename Plane>
 __device__ __forceinline__ void for_planes(const Plane& plane) {
   if constexpr (has_plane4(bits)) plane(1024);
@@ -61,25 +63,27 @@ __device__ __forceinline__ void for_planes(const Plane& plane) {
   if constexpr (has_plane1(bits)) plane(256);
 }
 
-// The factor's exponent o of rows g and g + 8.
+// Returns the exponent o of the factor of rows g and g + 8.
 __host__ __device__ constexpr int code_shift(CodeKind kind, int bits, bool upper) {
   return kind != CodeKind::integer ? 0 : bits >= 5 ? 8 - bits : upper ? 4 : 0;
 }
 
-// What a sum over codes as they enter the products is multiplied by; all sums are kept in units of 2^-24 (the epilogue
-// takes it out), which integers have by themselves.
+// Returns the factor for a sum over codes as they enter the products. All sums are kept in units of 2^-24, which
+// integers have by themselves and which the epilogue removes.
 __host__ __device__ constexpr float code_unit(CodeKind kind, int bits, bool upper) {
   return kind != CodeKind::integer ? 0x1p-24f : 1.0f / static_cast<float>(1 << code_shift(kind, bits, upper));
 }
 
-// Where a code is in its word: rows g and g + 8 and their columns (a's as above, and which of the pair).
+// Returns where a code is in its word, for rows g and g + 8 and their columns (`r` numbers a0..a3 as above, and
+// `pair` is the column within the pair).
 __host__ __device__ constexpr int nibble_of(CodeKind kind, int r, int pair) {
   return kind == CodeKind::grid ? 16 * (r % 2) + 4 * (r / 2 + 2 * pair) : 16 * pair + 4 * r;
 }
-// Of a grid's code of 4 bits the highest.
+// Returns the highest bit of a 4-bit code of a grid.
 __host__ __device__ constexpr int high_bit_of(int r, int pair) { return 8 * (r / 2 + 2 * pair) + (r % 2 ? 3 : 7); }
 
-// A grid's entries with their signs turned: what they are more than -128, as products of unsigned bytes take them.
+// A GridTable holds a grid's entries with their signs flipped, so that each is 128 more, as products of unsigned
+// bytes take them.
 template <int bits>
 struct GridTable {
   static constexpr int kWords = bits == 2 ? 1 : 1 << (bits - 2);
@@ -99,7 +103,8 @@ struct GridTable {
   __device__ __forceinline__ uint32_t sixteen(int i, uint32_t low, uint32_t by3) const {
     return chosen(by3, eight(2 * i + 1, low), eight(2 * i, low));
   }
-  // Of four codes: nibbles of their three low bits, and words whose bytes' signs are bits 3, 4 and 5.
+  // Returns the entries of four codes, from the nibbles of their three low bits and words in whose bytes the sign
+  // bits are bits 3, 4 and 5 of the codes.
   __device__ __forceinline__ uint32_t four(uint32_t low, uint32_t bit3, uint32_t bit4, uint32_t bit5) const {
     if constexpr (bits <= 3) return eight(0, low);
     if constexpr (bits >= 4) {
@@ -116,13 +121,13 @@ struct NoTable {
   __device__ __forceinline__ explicit NoTable(const int8_t*) {}
 };
 
-// One lane's words of a tile's 128 x 16 codes.
+// LaneCodes is one lane's words of a tile's 128 x 16 codes.
 template <int bits>
 struct LaneCodes {
-  uint4 w4[has_plane4(bits) ? (bits == 8 ? 4 : 2)
-                            : 1];  // word of product (c, h): w4[c / 2][2 (c mod 2) + h]; 8 bits: then the low nibbles
-  uint4 w2;                        // word of chunk c
-  uint2 w1;                        // word of half block c / 2
+  // The word of product (c, h) is w4[c / 2][2 (c mod 2) + h]. With 8 bits the low nibbles follow.
+  uint4 w4[has_plane4(bits) ? (bits == 8 ? 4 : 2) : 1];
+  uint4 w2;  // the word of chunk c
+  uint2 w1;  // the word of half block c / 2
 
   // `codes` points at the planes of `tiles` tiles: a block in global memory, or some of its tiles in shared memory.
   template <int tiles, typename From>
@@ -150,7 +155,7 @@ struct LaneCodes {
   }
   static __device__ __forceinline__ uint32_t rotated(uint32_t v, int right) { return __funnelshift_r(v, v, right); }
 
-  // Integers: fragments of product (c, h). All indices are compile-time constants after unrolling.
+  // Returns the fragments of product (c, h) for integers. After unrolling, all indices are compile-time constants.
   __device__ __forceinline__ void integer(int c, int h, uint32_t (&a)[4]) const {
     if constexpr (bits <= 4) {
       const uint32_t v = narrow(c, h);
@@ -168,8 +173,8 @@ struct LaneCodes {
       }
     }
   }
-  // The same codes as bytes, for products of integers: of chunk c, rows g and g + 8 and their columns 8 t + 4 h + {0,
-  // 2, 1, 3} in a[2 h] and a[2 h + 1]; under the same powers of two.
+  // Returns the same codes as bytes, for products of integers: for chunk c, rows g and g + 8 and their columns 8 t +
+  // 4 h + {0, 2, 1, 3} in a[2 h] and a[2 h + 1], with the same powers of two.
   __device__ __forceinline__ void bytes(int c, uint32_t (&a)[4]) const {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
@@ -184,7 +189,7 @@ struct LaneCodes {
       }
     }
   }
-  // The same of a view, of whose codes these are the high plane: each at the upper end of its byte.
+  // Does the same if only the high bits are read. These codes are the high plane, each at the upper end of its byte.
   __device__ __forceinline__ void high_bytes(int c, uint32_t (&a)[4]) const {
     static_assert(bits == 4);
 #pragma unroll
@@ -194,8 +199,8 @@ struct LaneCodes {
       a[2 * h + 1] = w & 0xf0f0f0f0u;
     }
   }
-  // Of 2 to 4 bits: eight codes, one at the lower end of each half byte, with whatever is above them. Of grids of 5 and
-  // 6 bits their four low bits.
+  // For 2 to 4 bits, returns eight codes, each at the lower end of its half byte, with garbage above them. For grids
+  // of 5 and 6 bits it returns their four low bits.
   __device__ __forceinline__ uint32_t narrow(int c, int h) const {
     if constexpr (bits >= 4) return pick(w4[c / 2], 2 * (c % 2) + h);
     if constexpr (bits == 2) return shifted(pick(w2, c), 2 * h);
@@ -203,7 +208,7 @@ struct LaneCodes {
       return ptx::select_bits<0x66666666>(h == 0 ? pick(w2, c) : rotated(pick(w2, c), 2),
                                           shifted(c / 2 == 0 ? w1.x : w1.y, 2 * (c % 2) + h));
   }
-  // Of 5 to 8 bits: four codes, each at the upper end of its byte, with whatever is below them.
+  // For 5 to 8 bits, returns four codes, each at the upper end of its byte, with garbage below them.
   static constexpr uint32_t kWideMask = 0xffu & ~((1u << (8 - bits)) - 1);
   __device__ __forceinline__ uint32_t wide(int c, int h, int odd) const {
     const uint32_t w = pick(w4[c / 2], 2 * (c % 2) + h);
@@ -214,7 +219,7 @@ struct LaneCodes {
     if constexpr (bits == 5) lower = one(c, h, odd, 3);
     return ptx::select_bits<0xf0f0f0f0>(odd ? w : w << 4, lower);
   }
-  // Bits of the lower planes moved to bits 2..3, or bit `to`, of each byte.
+  // These move bits of the lower planes to bits 2..3, or to bit `to`, of each byte.
   __device__ __forceinline__ uint32_t two(int c, int h, int odd) const {
     return shifted(pick(w2, c), 2 * (2 * h + odd) - 2);
   }
@@ -222,14 +227,15 @@ struct LaneCodes {
     return shifted(c / 2 == 0 ? w1.x : w1.y, 4 * (c % 2) + 2 * h + odd - to);
   }
 
-  // Grids: the entries of product (c, h), as bytes like those of integers, and as halves without what they are more.
+  // For grids, returns the entries of product (c, h), as bytes like those of integers, or as halves without the added
+  // 128.
   __device__ __forceinline__ void entries(int c, int h, const GridTable<bits>& table, uint32_t (&a)[2]) const {
     const uint32_t v = narrow(c, h), low = v & 0x77777777u;
 #pragma unroll
     for (int odd = 0; odd < 2; ++odd)
       a[odd] = table.four(low >> 16 * odd, v << 4 * odd, above(c, h, odd, 4), above(c, h, odd, 5));
   }
-  // Bit 4 or 5 of four codes of a grid, moved to the ends of the bytes.
+  // Returns bit 4 or 5 of four codes of a grid, moved to the ends of the bytes.
   __device__ __forceinline__ uint32_t above(int c, int h, int odd, int bit) const {
     if constexpr (bits == 5) return shifted(c / 2 == 0 ? w1.x : w1.y, 4 * (c % 2) + 2 * h + odd - 7);
     if constexpr (bits == 6) return shifted(pick(w2, c), 2 * (2 * h + odd) + bit - 4 - 7);

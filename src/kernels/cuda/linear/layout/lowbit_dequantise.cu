@@ -1,17 +1,18 @@
-// Whole weights from codes to FP16, for products of many rows: a warp a tile of 16 outputs by 128 inputs, which it
-// reads as the product kernels do. The fragments' order means that a lane holds eight consecutive values of row g and
-// of row g + 8, so it writes 16 bytes at a time. One kernel for groups of all sizes: it is bound by what it writes.
+// This file turns whole weights from codes into FP16, for products of many rows. A warp reads a tile of 16 outputs by
+// 128 inputs as the product kernels do. In the order of the fragments a lane holds eight consecutive values of row g
+// and of row g + 8, so it writes 16 bytes at a time. One kernel serves groups of all sizes, because it is limited by
+// what it writes.
 #include "kernels/cuda/linear/decode/lowbit_kernel.cuh"
 
 namespace fidelio::cuda {
 namespace {
 
-template <typename Traits>  // of one chunk a group
+template <typename Traits>  // these traits have one chunk a group
 __global__ void __launch_bounds__(256) dequantise_blocks(LowbitWeight w, float inverse, __half* halves) {
   const int tile = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
   const typename Traits::Table table(w.grid);
   const int64_t blocks = w.shape.row_blocks() * w.shape.column_blocks();
-  // Of a view the four high bits, which of all widths end at bit 8, and the middle of the rest.
+  // If only the four high bits are read, they end at bit 8 for all widths, and the middle of the other bits is added.
   const uint32_t kept = w.shape.below > 0 ? 0x00f000f0u : ~0u;
   const float middle = w.shape.below > 0 ? 0.5f * static_cast<float>(w.shape.twice_middle()) : 0.0f;
   const int group_chunks = static_cast<int>(w.shape.group / 32);
@@ -44,7 +45,7 @@ __global__ void __launch_bounds__(256) dequantise_blocks(LowbitWeight w, float i
 #pragma unroll
         for (int r = 0; r < 4; ++r) {
           const int up = r % 2;
-          // Codes are multiples of 2^-24, and zeros those of 1 that go with them.
+          // Codes are multiples of 2^-24, and the zeros that belong to them are multiples of 1.
           constexpr float kUnit = Traits::kCentred ? 16777216.0f : 1.0f;
           const uint32_t code = a[r] & kept;
           const float2 q = __half22float2(*reinterpret_cast<const __half2*>(&code));

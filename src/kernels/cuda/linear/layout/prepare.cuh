@@ -1,4 +1,5 @@
-// Rows of FP32 activations into the blocks of lowbit.h, for whichever kernel has 128 columns of a row at hand.
+// This file turns rows of FP32 activations into the blocks of lowbit.h, for any kernel that has 128 columns of a row
+// at hand.
 #pragma once
 #include <cuda_fp16.h>
 
@@ -6,7 +7,7 @@
 
 namespace fidelio::cuda {
 
-// The sum, or largest, over a thread block of whole warps, by a tree; every thread gets it.
+// Returns the sum, or the largest, over a thread block of whole warps, by a tree. Every thread gets it.
 template <typename Join>
 __device__ float over_block(float value, Join join) {
   __shared__ float of_warp[32];
@@ -23,13 +24,13 @@ struct Larger {
   __device__ float operator()(float a, float b) const { return fmaxf(a, b); }
 };
 
-// Of magnitudes; what is no number counts as the largest.
+// Returns the largest magnitude. A NaN counts as the largest.
 __device__ inline float largest_of(float4 v) {
   const auto bits = [](float x) { return __float_as_uint(fabsf(x)); };
   return __uint_as_float(max(max(bits(v.x), bits(v.y)), max(bits(v.z), bits(v.w))));
 }
 
-// Four columns of a row; beyond the last column zeros.
+// Loads four columns of a row, with zeros beyond the last column.
 __device__ inline float4 load4(const float* row, int column, int columns) {
   if (columns % 4 == 0) return column < columns ? *reinterpret_cast<const float4*>(row + column) : float4{0, 0, 0, 0};
   const auto at = [&](int i) { return column + i < columns ? row[column + i] : 0.0f; };
@@ -47,26 +48,26 @@ __device__ inline void store4(float* row, int column, int columns, float4 v) {
     if (column + i < columns) row[column + i] = values[i];
 }
 
-// The power of two that brings amax into [2^14, 2^15), or 1 where FP16 is as good without: from 2^-13 on half an ulp of
-// amax is at least 2^-25, the most that a subnormal half is wrong by.
+// Returns the power of two that brings amax into [2^14, 2^15), or 1 if FP16 is as good without it. From 2^-13 on,
+// half an ulp of amax is at least 2^-25, which is the largest error of a subnormal half.
 __device__ inline float scale_of(float amax) {
   if (amax == 0 || (amax >= 0x1p-13f && amax < 0x1p15f)) return 1;
   int exponent;
   frexpf(amax, &exponent);
   return ldexpf(1.0f, max(exponent, -100) - 15);
 }
-// Of a normal power of two whose inverse is one too: exact, without a division.
+// Returns the inverse of a normal power of two, whose inverse is normal too, exactly and without a division.
 __device__ inline float inverse_of(float scale) { return __uint_as_float((254u << 23) - __float_as_uint(scale)); }
 
-// The smallest power of two under which amax is at most 127 * 257: both bytes of every integer are then signed ones. By
-// amax's exponent, and not below 2^-115.
+// Returns the smallest power of two that divides amax to at most 127 * 257. Both bytes of every integer then fit a
+// signed byte. It works with amax's exponent, and returns at least 2^-115.
 __device__ inline float integer_scale_of(float amax) {
   const uint32_t exponent = max(__float_as_uint(amax) >> 23, 26u);  // with 2^127 for 1
   const float scale = __uint_as_float((exponent - 14) << 23);
   return amax == 0 ? 1 : amax > scale * 32639.0f ? 2 * scale : scale;
 }
 
-// The factor of a whole row of halves: 1 unless the row leaves FP16's comfortable range.
+// Returns the factor of a whole row of halves, which is 1 unless the row leaves FP16's comfortable range.
 __device__ inline float row_factor_of(float amax) {
   if (amax == 0 || (amax >= 0x1p-6f && amax < 0x1p15f)) return 1;
   int exponent;
@@ -82,7 +83,7 @@ __device__ inline float4 gated(float4 gate, float4 up) {
 __device__ inline float4 operator*(float4 a, float4 b) { return {a.x * b.x, a.y * b.y, a.z * b.z, a.w * b.w}; }
 __device__ inline float4 operator*(float4 a, float b) { return {a.x * b, a.y * b, a.z * b, a.w * b}; }
 
-// Where a row's integers of a block go (lowbit.h).
+// InputPlaces says where a row's integers of a block go (lowbit.h).
 struct InputPlaces {
   uint8_t* rows;
   int room, row;
@@ -99,8 +100,8 @@ struct InputPlaces {
   }
 };
 
-// A block of a row, of which lane l of a warp holds columns 4 l .. 4 l + 3, and the largest magnitude of its 128.
-// Magnitudes order like their bits, and what is no number comes last.
+// A RowBlock is a block of a row. Lane l of a warp holds columns 4 l .. 4 l + 3 and the largest magnitude of all 128.
+// Magnitudes have the same order as their bits, and NaN comes last.
 struct RowBlock {
   float4 v;
   float amax;
@@ -109,16 +110,17 @@ struct RowBlock {
   }
 };
 
-// What a coarse mode makes of columns `column` .. `column` + 3 of a row, of which a warp has 128: as few instructions as
-// will do, for in a decode step they are fetched anew by every kernel. Magnitudes are compared as bit patterns, so that
-// NaN counts above everything and reaches the scale.
+// Rounds columns `column` .. `column` + 3 of a row, of which a warp has 128, as a coarse mode does. It uses as few
+// instructions as possible, because in a decode step every kernel fetches them again. Magnitudes are compared as bit
+// patterns, so that NaN counts above everything and reaches the scale.
 struct WholeNumbers {
   float4 v;
   float scale;
 };
 __device__ inline WholeNumbers whole_numbers(float4 v, int column, const Rounding& how) {
-  constexpr float kTiny = 1e-30f;        // below it a group counts as zero: the inverse would overflow
-  constexpr float kToInteger = 0x3p22f;  // a sum with it has no bits below 1, which are rounded away, ties to even
+  constexpr float kTiny = 1e-30f;  // below this a group counts as zero, because the inverse would overflow
+  // A sum with this has no bits below 1; they are rounded away, with ties to even.
+  constexpr float kToInteger = 0x3p22f;
   const int lane = threadIdx.x % 32;
   const uint32_t group = ~0u >> (32 - how.lanes) << (lane & -how.lanes);
   const float largest = __uint_as_float(__reduce_max_sync(group, __float_as_uint(largest_of(v))));
@@ -135,12 +137,12 @@ __device__ inline float4 rounded(float4 v, int column, const Rounding& how) {
   return whole.v * whole.scale;
 }
 
-// A warp's block of a row as weights see it.
+// Returns a warp's block of a row as the weights see it.
 __device__ inline float4 as_seen(float4 v, int block, const Rounding& how) {
   return how.lanes > 0 ? rounded(v, block * kBlockColumns + static_cast<int>(threadIdx.x) % 32 * 4, how) : v;
 }
 
-// A warp's work: a block as integers, which stand for it times `factor`.
+// Prepares a block as integers, which stand for it times `factor`. This is the work of a warp.
 __device__ inline void prepare_integers(const RowBlock& block, float factor, const InputPlaces& to) {
   const int lane = threadIdx.x % 32;
   const float4 v = block.v;
@@ -157,16 +159,16 @@ __device__ inline void prepare_integers(const RowBlock& block, float factor, con
   for (int plane = 0; plane < 2; ++plane) *to.bytes(plane, c, t, h) = planes[plane];
   int sum = (x0 + x1) + (x2 + x3);
   for (int d = 1; d <= 4; d *= 2) sum += __shfl_xor_sync(~0u, sum, d);
-  if (lane % 8 == 0) *to.record(lane / 8) = sum;  // of 32
+  if (lane % 8 == 0) *to.record(lane / 8) = sum;  // the sum of 32
   sum += __shfl_xor_sync(~0u, sum, 8);
-  if (lane % 16 == 0) *to.record(4 + lane / 16) = sum;  // of 64
+  if (lane % 16 == 0) *to.record(4 + lane / 16) = sum;  // the sum of 64
   sum += __shfl_xor_sync(~0u, sum, 16);
-  if (lane == 0) *to.record(6) = sum;  // of 128
+  if (lane == 0) *to.record(6) = sum;  // the sum of 128
   if (lane == 0) *to.record(7) = __float_as_int(block.amax < INFINITY ? scale * factor : NAN);
 }
 
-// A warp's work: block `block` of row m, which is `row`, as integers `unscaled` times `factor`. Rows are in chunks of
-// kMaxRows.
+// Writes block `block` of row m, which is `row`, as integers `unscaled` times `factor`. This is the work of a warp.
+// Rows are in chunks of kMaxRows.
 __device__ inline void put_block(const RowBlock& row, const RowBlock& unscaled, float factor, int m, int all_rows,
                                  int block, int column_blocks, uint8_t* blocks) {
   const int lane = threadIdx.x % 32, chunk = m / kMaxRows, local = m % kMaxRows,
@@ -186,7 +188,7 @@ __device__ inline void put_block(const RowBlock& row, const RowBlock& unscaled, 
 #endif
   prepare_integers(unscaled, factor, {at + rows_at(rows), rows, local, panel});
 }
-// The same of what weights see; of a norm's row `factor` times `unscaled`, or of `v`.
+// These do the same for what the weights see: for a norm's row, which is `factor` times `unscaled`, or for `v`.
 __device__ inline void prepare_block(float4 unscaled, float factor, int m, int all_rows, int block, int column_blocks,
                                      const PreparedRows& to) {
   unscaled = as_seen(unscaled, block, to.rounding);
@@ -198,7 +200,7 @@ __device__ inline void prepare_block(float4 v, int m, int all_rows, int block, i
   put_block(row, row, 1, m, all_rows, block, column_blocks, to.blocks);
 }
 
-// ---- Norms. A row's squares are summed block by block of 128, by a warp each, and then those sums.
+// ---- Norms. A row's squares are summed in blocks of 128, one by each warp, and then those sums are added.
 __device__ __forceinline__ float sum_of_warp(float v) {
 #pragma unroll
   for (int apart = 16; apart > 0; apart /= 2) v += __shfl_xor_sync(~0u, v, apart);
@@ -207,7 +209,7 @@ __device__ __forceinline__ float sum_of_warp(float v) {
 __device__ __forceinline__ float squares_of_block(float4 v) {
   return sum_of_warp(fmaf(v.x, v.x, fmaf(v.y, v.y, fmaf(v.z, v.z, __fmul_rn(v.w, v.w)))));
 }
-// The same sum where half a warp has a block, a lane columns 8 l .. 8 l + 7 of it.
+// Computes the same sum if half a warp has a block, with columns 8 l .. 8 l + 7 in each lane.
 __device__ __forceinline__ float squares_of_half(float4 a, float4 b) {
   const auto of = [](float4 v) { return fmaf(v.x, v.x, fmaf(v.y, v.y, fmaf(v.z, v.z, __fmul_rn(v.w, v.w)))); };
   float even = of(a), odd = of(b);
@@ -216,7 +218,8 @@ __device__ __forceinline__ float squares_of_half(float4 a, float4 b) {
     even += __shfl_xor_sync(~0u, even, apart), odd += __shfl_xor_sync(~0u, odd, apart);
   return even + odd;
 }
-// A lane's share of a row's squares, which sum_of_warp() makes all of them; and what the row is multiplied by.
+// Returns a lane's share of a row's squares, which sum_of_warp() adds up. norm_factor() then returns what the row is
+// multiplied by.
 __device__ __forceinline__ float share_of_squares(const float* of_blocks, int blocks) {
   float sum = 0;
   for (int i = threadIdx.x % 32; i < blocks; i += 32) sum += of_blocks[i];

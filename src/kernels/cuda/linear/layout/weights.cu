@@ -1,4 +1,4 @@
-// Reading packed weights value by value: embedding rows, FP32 products for oracles.
+// This file reads packed weights value by value, for embedding rows and for the FP32 products of test oracles.
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
@@ -16,7 +16,7 @@ __device__ uint32_t bits_at(uint32_t word, int width, int at) {
   return __funnelshift_r(word, word, at & 31) & ((1u << width) - 1);
 }
 
-// The code of (row, column), found where pack_codes (lowbit.cu) put it.
+// Returns the code of (row, column), from where pack_codes (lowbit.cu) put it.
 __device__ uint32_t packed_code(const LowbitShape& s, const uint8_t* block, int row, int column) {
   const int tile = row / 16, g = row % 8, upper = row / 8 % 2, c = column / 32, t = column % 32 / 8, h = column % 8 / 4;
   const int r = upper | (column % 4 / 2) << 1, pair = column % 2, lane = 4 * g + t, bits = s.bits;
@@ -86,7 +86,7 @@ __global__ void embed_rows(WeightValues table, const int32_t* ids, float* x) {
   for (int64_t c = threadIdx.x; c < table.in; c += blockDim.x) x[blockIdx.x * table.in + c] = value_at(table, row, c);
 }
 
-__device__ void raise_to(float* amax, float value) {  // non-negative floats order like their bits
+__device__ void raise_to(float* amax, float value) {  // non-negative floats have the same order as their bits
   for (int d = 16; d > 0; d /= 2) value = fmaxf(value, __shfl_xor_sync(~0u, value, d));
   if (threadIdx.x % 32 == 0) atomicMax(reinterpret_cast<int*>(amax), __float_as_int(value));
 }
@@ -110,7 +110,8 @@ __global__ void largest_bf16(const __nv_bfloat16* from, int64_t n, float* amax) 
   raise_to(amax, most);
 }
 
-// 64 outputs by 16 rows a thread block, 32 inputs at a time: weights decoded into shared memory once for all rows.
+// A thread block has 64 outputs by 16 rows, and takes 32 inputs at a time. Weights are decoded into shared memory
+// once for all rows.
 __global__ void __launch_bounds__(256)
     product_f32(WeightValues w, const float* bias, const float* x, int n, float* y, bool add) {
   __shared__ float values[32][65], inputs[16][33];

@@ -1,4 +1,4 @@
-// Activations for products of many rows, and choosing a kernel.
+// This file prepares activations for products of many rows, and chooses a kernel.
 #include "kernels/cuda/device/launch.cuh"
 #include "kernels/cuda/linear/layout/prepare.cuh"
 #include "kernels/cuda/linear/prefill/lowbit_many_launch.cuh"
@@ -9,8 +9,8 @@ namespace {
 
 constexpr int kThreads = 512;
 
-// Four columns of row m, of which a warp has 128 at a time: a lane exchanges a pair with its neighbour's neighbour, so
-// that both have eight bytes of a piece.
+// Writes four columns of row m, of which a warp has 128 at a time. A lane exchanges a pair with the lane two further,
+// so that both have eight bytes of a piece.
 __device__ __forceinline__ void put_many(float4 v, float inverse, int m, int64_t padded, int column, uint8_t* to) {
   const __half2 low = __floats2half2_rn(v.x * inverse, v.y * inverse),
                 high = __floats2half2_rn(v.z * inverse, v.w * inverse);
@@ -22,7 +22,7 @@ __device__ __forceinline__ void put_many(float4 v, float inverse, int m, int64_t
   *reinterpret_cast<uint2*>(to + (column / 64 * padded + m) * 128 + (piece ^ (m % 8)) * 16 + t / 2 * 8) = halves;
 }
 
-// The same as integers, a block of which is a group; its scale is put down by one lane.
+// Writes the same as integers. A block is one group, and one lane writes its scale.
 __device__ __forceinline__ void put_whole_numbers(const WholeNumbers& whole, int m, int64_t padded, int block,
                                                   int column_blocks, uint8_t* to) {
   const int lane = threadIdx.x % 32, piece = lane / 8 * 2 + lane % 2;
@@ -36,12 +36,13 @@ __device__ __forceinline__ void put_whole_numbers(const WholeNumbers& whole, int
   if (lane == 0) scales[block * padded + m] = whole.scale;
 }
 
-// Row blockIdx.x of values(column), which gives four, as weights see it; kKept times the thread block's 2048 columns are
-// kept, more are made twice.
+// Rounds row blockIdx.x as the weights see it. values(column) returns four columns. kKept times the thread block's
+// 2048 columns are kept in registers; columns beyond that are computed twice.
 template <int kKept, typename Values>
 __device__ __forceinline__ void round_row(const Values& values, int columns, const ManyRows& to) {
   const int m = to.places ? to.places[blockIdx.x] : static_cast<int>(blockIdx.x), warp = threadIdx.x / 32,
-            column_blocks = (columns + kBlockColumns - 1) / kBlockColumns;  // a warp's work
+            // Blocks of 128 columns; each is a warp's work.
+      column_blocks = (columns + kBlockColumns - 1) / kBlockColumns;
   constexpr int kWarps = kThreads / 32;
   const auto column = [&](int block) { return block * kBlockColumns + static_cast<int>(threadIdx.x) % 32 * 4; };
   const int64_t padded = to.places ? to.padded : many_rows(gridDim.x);
@@ -149,7 +150,7 @@ bool takes_integers(const LowbitWeight& w, const Rounding& rounding) {
 
 bool takes_many(const LowbitWeight& w, float factor) {
   if (!is_hopper() || !w.blocks || w.shape.kind == CodeKind::half) return false;
-  return w.row_factor || factor <= 1;  // codes times scales of a byte are 255^2 at most
+  return w.row_factor || factor <= 1;  // codes times scales of a byte are at most 255^2
 }
 
 void lowbit_many(Stream stream, const ManyRows& x, int64_t rows, std::span<const LowbitOutput> outputs, bool add) {

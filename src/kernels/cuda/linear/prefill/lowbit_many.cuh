@@ -1,7 +1,8 @@
-// The kernel of lowbit_many.h: codes become FP16 in registers, on their way into the matrix units, and never touch
-// memory as such.
+// This file has the kernel of lowbit_many.h. Codes become FP16 in registers, on their way into the matrix units, and
+// are never written to memory as such.
 //
-//      thread block      128 outputs x 256 (or 128; of experts 64) rows of activations, in a cluster of two with the same rows
+//      thread block      128 outputs x 256 (or 128; for experts 64) rows of activations, in a cluster of two with the
+//                        same rows
 //        warpgroup 0     one thread asks for activations, half of each stage, which go to both thread blocks
 //        warpgroups 1, 2 64 outputs each
 //
@@ -9,11 +10,12 @@
 //                                                                                                         '--> wgmma
 //      L2 --bulk copies, kStages x 64 inputs ahead, multicast--> shared memory: activations ---------------^
 //
-// While the matrix units work on a chunk of 32 inputs for one warpgroup the other makes its next chunk. Thread blocks
-// stay, and the next tile's activations arrive while this one's sums are stored. A chunk takes a lane about 30
-// instructions, a tenth of what the multiprocessor issues meanwhile.
+// While the matrix units work on a chunk of 32 inputs for one warpgroup, the other makes its next chunk. Thread
+// blocks stay for several tiles, and the next tile's activations arrive while this one's sums are stored. A chunk
+// takes a lane about 30 instructions, a tenth of what the multiprocessor issues in that time.
 //
-// The value of a code is (q - z) s, exact in FP32 and rounded to FP16 once; sums are FP32 in the order of the inputs.
+// The value of a code is (q - z) s, exact in FP32 and rounded to FP16 once. Sums are FP32, in the order of the
+// inputs.
 #pragma once
 #include <algorithm>
 
@@ -27,11 +29,12 @@ template <typename Traits, int kTokens>
 struct ManyShape {
   static constexpr int kStageBytes = kTokens * 128;
   static constexpr int kStages = kTokens == 256 ? 6 : kTokens == 128 ? 8 : 16;
-  static constexpr int kBytes = kStages * (kStageBytes + 16) + 1024;  // 1024: to align
+  static constexpr int kBytes = kStages * (kStageBytes + 16) + 1024;  // 1024 bytes for alignment
 };
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-// The stages of activations and their barriers, by shared address; `stage` and `parity` move on together.
+// A ManyRing is the stages of activations and their barriers, by shared addresses. `stage` and `parity` advance
+// together.
 template <int kStages>
 struct ManyRing {
   static constexpr int kCount = kStages;
@@ -50,7 +53,7 @@ __device__ __forceinline__ void ask_for_rows(const Arguments& p, ManyRing<ManySh
   const ManyTiles tiles = ManyTiles::of<kTokens>(p);
   const int64_t padded = padded_of(p);
   constexpr int kStageBytes = ManyShape<Traits, kTokens>::kStageBytes, kHalf = kStageBytes / 2;
-  constexpr int kFar = 4;  // blocks of weights that L2 is asked for beyond those whose activations are asked for
+  constexpr int kFar = 4;  // L2 is asked for this many blocks of weights beyond those whose activations are asked for
   const auto ask_far = [&](const uint8_t* w, int block, int count) {
     count = min(count, p.column_blocks - block);
     if (count > 0) ptx::prefetch_into_l2(w + int64_t{block} * Traits::kBlockBytes, count * Traits::kBlockBytes);
@@ -75,9 +78,11 @@ template <typename Traits, int kTokens, typename Arguments>
 __device__ __forceinline__ void multiply_many(const Arguments& p, ManyRing<ManyShape<Traits, kTokens>::kStages> ring,
                                               int rank) {
   using Shape = ManyShape<Traits, kTokens>;
-  const int lane = threadIdx.x % 32, tile16 = __shfl_sync(~0u, threadIdx.x / 32, 0) - 4;  // of the block's eight
-  const uint32_t other_emptied = ptx::address_in(lane % 2, ring.emptied);  // lane 0's of thread block 0, lane 1's of 1
-  int held = -1;                                                           // the stage that the products in flight read
+  // The tile's index among the block's eight.
+  const int lane = threadIdx.x % 32, tile16 = __shfl_sync(~0u, threadIdx.x / 32, 0) - 4;
+  // Lane 0's is in thread block 0, lane 1's in thread block 1.
+  const uint32_t other_emptied = ptx::address_in(lane % 2, ring.emptied);
+  int held = -1;  // the stage that the products in flight read
   const auto release = [&](int stage) {
     __syncwarp();
     if (lane < 2) ptx::arrive_in_cluster(other_emptied + stage * 8);
@@ -127,7 +132,8 @@ __device__ __forceinline__ void multiply_many(const Arguments& p, ManyRing<ManyS
   }
 }
 
-// Barriers begin, one thread asks and two warpgroups multiply; `ask` and `multiply` of the thread block's rank.
+// Starts the barriers; then one thread asks for data and two warpgroups multiply. `ask` and `multiply` get the thread
+// block's rank.
 template <typename Ring, typename Ask, typename Multiply>
 __device__ __forceinline__ void run_many_roles(const Ring& ring, const Ask& ask, const Multiply& multiply) {
   const int rank = blockIdx.x % 2, warpgroup = __shfl_sync(~0u, threadIdx.x / 128, 0);
@@ -147,7 +153,7 @@ __device__ __forceinline__ void run_many_roles(const Ring& ring, const Ask& ask,
     ptx::take_registers<232>();
     multiply(rank);
   }
-  // Nobody leaves while copies or arrivals for it are under way.
+  // No thread block may end while copies or arrivals for it are under way.
   ptx::cluster_arrive();
   ptx::cluster_wait();
 }
@@ -167,7 +173,8 @@ __global__ void __launch_bounds__(384, 1) many_kernel(const __grid_constant__ Ar
 #endif
 }
 
-// What a launch of `tokens` rows a tile comes to: tiles of clusters, and how many of them one has at most.
+// A ManyGrid is the size of a launch with `tokens` rows in a tile: its number of clusters, and the most tiles that
+// one of them has.
 struct ManyGrid {
   int clusters, rounds;
   ManyGrid(const ManyArguments& p, int tokens) : ManyGrid((p.row_blocks + 1) / 2 * ((p.rows + tokens - 1) / tokens)) {}
@@ -181,7 +188,7 @@ struct ManyGrid {
   }
 };
 
-// Of clusters of two thread blocks.
+// Launches clusters of two thread blocks.
 template <int kBytes, typename Arguments>
 void launch_many_kernel(void (*kernel)(Arguments), int clusters, Stream stream, const Arguments& p) {
   static_assert(kBytes <= 227 * 1024);
@@ -211,8 +218,8 @@ void launch_many_tokens(Stream stream, const Arguments& p) {
   launch_many_kernel<kBytes>(kernel, ManyGrid(p, kTokens).clusters, stream, p);
 }
 
-// 256 rows a tile, unless with 128 all are done sooner (a tile of half the rows takes .59 of the time on an H200); the
-// bits are the same.
+// Takes 256 rows in a tile, unless all are done sooner with 128 (on an H200 a tile with half the rows takes .59 of
+// the time). The bits are the same.
 template <typename Traits>
 void launch_many_group(Stream stream, const ManyArguments& p) {
   if (100 * ManyGrid(p, 256).rounds <= 59 * ManyGrid(p, 128).rounds) return launch_many_tokens<Traits, 256>(stream, p);

@@ -1,3 +1,4 @@
+// This file instantiates the prefill kernels for grids of 6 bits that are curves.
 #include "kernels/cuda/linear/prefill/lowbit_many.cuh"
 
 namespace fidelio::cuda {

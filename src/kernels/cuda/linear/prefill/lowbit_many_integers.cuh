@@ -1,5 +1,5 @@
-// Products of prompt rows in coarse modes, of weights and activations whose groups are 128 inputs: whole numbers of 8 bits
-// by the matrix units of integers, which do twice as much a cycle as those of FP16.
+// This file multiplies prompt rows in coarse modes, for weights and activations whose groups are 128 inputs. Integers
+// of 8 bits go to the integer matrix units, which do twice as much in a cycle as those for FP16.
 //
 //      thread block      128 outputs x 128 rows of activations, in a cluster of two with the same rows
 //        warpgroup 0     one thread asks for a block of weights and for activations, half of which it has for both
@@ -10,13 +10,14 @@
 //      L2 --the same, multicast-------------------------------> shared memory: bytes of rows, their scales -^
 //      a block is a group: total += scale of the output x scale of the row x sum, an int32
 //
-// The sum becomes FP32 without an instruction: kAbove + n, as bits, is the number 3 x 2^22 + n for |n| < 2^22, so it
-// begins as kAbove. What is done to sums takes as long as the products and runs beside the other warpgroup's; with groups
-// of 64 it would be twice as much: those are multiplied as FP16 (lowbit_many.cuh). Groups are added in order.
+// The sum becomes FP32 without an instruction. As bits, kAbove + n is the number 3 x 2^22 + n for |n| < 2^22, so the
+// sum starts from kAbove. Work on sums takes as long as the products and runs beside the other warpgroup's products.
+// With groups of 64 it would be twice as much, so those are multiplied as FP16 (lowbit_many.cuh). Groups are added in
+// order.
 //
-// Rejected: zeros by the sums of rows, which take a second number of each row from shared memory (1.13 times the time:
-// its bandwidth is what is short); halves of 64 rows, whose sums are taken while the others' products run (1.06); weights
-// from global memory straight into registers (1.10).
+// Rejected: zeros by the sums of rows, which take a second number for each row from shared memory (1.13 times the
+// time, because its bandwidth is the limit); halves of 64 rows, whose sums are handled during the others' products
+// (1.06); weights from global memory straight into registers (1.10).
 #pragma once
 #include "kernels/cuda/linear/prefill/lowbit_many.cuh"
 
@@ -27,12 +28,12 @@ struct IntegerRows {
   static constexpr int kTokens = 128, kRowBytes = kTokens * kBlockColumns, kScaleBytes = kTokens * 4;
   static constexpr int kStageBytes = kRowBytes + kScaleBytes + Traits::kBlockBytes;
   static constexpr int kStages = Traits::bits == 8 ? 6 : 8;
-  static constexpr int kBytes = kStages * (kStageBytes + 16) + 1024;  // 1024: to align
+  static constexpr int kBytes = kStages * (kStageBytes + 16) + 1024;  // 1024 bytes for alignment
 };
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-// A ring's stages are [kStages]{bytes of rows}[kStages]{barriers: filled, emptied}[kStages]{scales of rows}[kStages]{a
-// block of weights}.
+// The stages of a ring are [kStages]{bytes of rows}[kStages]{barriers: filled, emptied}[kStages]{scales of
+// rows}[kStages]{a block of weights}.
 template <typename Traits>
 struct IntegerRing : ManyRing<IntegerRows<Traits>::kStages> {
   using Rows = IntegerRows<Traits>;
@@ -69,7 +70,7 @@ __device__ __forceinline__ void ask_for_integers(const ManyArguments& p, Integer
 
 constexpr int kAbove = 0x4b400000;
 
-// Codes less zeros of chunk c.
+// Returns the codes minus zeros of chunk c.
 template <typename Traits>
 __device__ __forceinline__ void signed_bytes(const LaneBlock<Traits>& w, int c, uint32_t (&a)[4]) {
   constexpr uint32_t kSigns = 0x80808080u;
@@ -77,7 +78,7 @@ __device__ __forceinline__ void signed_bytes(const LaneBlock<Traits>& w, int c, 
     w.codes.bytes(c, a);
 #pragma unroll
     for (int i = 0; i < 4; ++i) a[i] ^= kSigns;
-  } else {  // the sum stays between 128 - 15 and 128 + 15: no byte borrows from the next
+  } else {  // the sum stays between 128 - 15 and 128 + 15, so no byte borrows from the next
     const uint32_t minus[2] = {kSigns - (w.zero[0] & 15) * 0x01010101u, kSigns - (w.zero[0] >> 12) * 0x01010101u};
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
@@ -88,13 +89,13 @@ __device__ __forceinline__ void signed_bytes(const LaneBlock<Traits>& w, int c, 
   }
 }
 
-// What a warp multiplies by in a block.
+// IntegerWeights is what a warp multiplies by in a block.
 template <typename Traits>
 struct IntegerWeights {
   uint32_t a[4][4];
-  float2 scales;  // of rows g and g + 8
+  float2 scales;  // for rows g and g + 8
 
-  // Once the stage has come.
+  // Waits until the stage has arrived, and loads from it.
   __device__ __forceinline__ void load(const IntegerRing<Traits>& ring, const uint8_t* shared, int tile16, int lane) {
     ptx::wait(ring.filled + ring.stage * 8, ring.parity);
     LaneBlock<Traits> block;
@@ -105,8 +106,8 @@ struct IntegerWeights {
   }
 };
 
-// total += the block's sums under the scales of outputs and rows. A scale of outputs has 11 bits at most, so kAbove times
-// it is exact, and what is subtracted leaves the rounded product.
+// Adds the block's sums, times the scales of outputs and rows, to `total`. A scale of outputs has at most 11 bits, so
+// kAbove times it is exact, and the subtraction leaves the rounded product.
 __device__ __forceinline__ void add_sums(const int (&sum)[64], float2 of_outputs, uint32_t of_rows,
                                          float (&total)[64]) {
   const float2 minus{-__int_as_float(kAbove) * of_outputs.x, -__int_as_float(kAbove) * of_outputs.y};
@@ -126,8 +127,10 @@ template <typename Traits>
 __device__ __forceinline__ void multiply_many_integers(const ManyArguments& p, IntegerRing<Traits> ring,
                                                        const uint8_t* shared, int rank) {
   constexpr int kTokens = IntegerRows<Traits>::kTokens;
-  const int lane = threadIdx.x % 32, tile16 = __shfl_sync(~0u, threadIdx.x / 32, 0) - 4;  // of the block's eight
-  const uint32_t other_emptied = ptx::address_in(lane % 2, ring.emptied);  // lane 0's of thread block 0, lane 1's of 1
+  // The tile's index among the block's eight.
+  const int lane = threadIdx.x % 32, tile16 = __shfl_sync(~0u, threadIdx.x / 32, 0) - 4;
+  // Lane 0's is in thread block 0, lane 1's in thread block 1.
+  const uint32_t other_emptied = ptx::address_in(lane % 2, ring.emptied);
   const ManyTiles tiles = ManyTiles::of<kTokens>(p);
   for (int tile = blockIdx.x / 2; tile < tiles.count; tile += gridDim.x / 2) {
     IntegerWeights<Traits> now, next;

@@ -1,5 +1,5 @@
-// What a launch of lowbit_many.cuh is told. The launcher of each code is defined in its own lowbit_many_*.cu, so that
-// they compile side by side.
+// This file defines the arguments of a launch of lowbit_many.cuh. The launcher of each kind of code is defined in a
+// lowbit_many_*.cu of its own, so that they compile in parallel.
 #pragma once
 #include "kernels/cuda/linear/decode/lowbit_launch.cuh"
 #include "kernels/cuda/linear/prefill/lowbit_many.h"
@@ -12,10 +12,10 @@ struct ManyArguments {
   int row_blocks, column_blocks, rows;
   bool add;
   const uint8_t* x;
-  const float* row_factor;  // of the activations, as many as there is room for rows
+  const float* row_factor;  // factors of the activations, as many as there is room for rows
 };
 
-// Of experts' slots: in place of targets and rows (lowbit_many.h).
+// For the slots of experts, these take the place of targets and rows (lowbit_many.h).
 struct RoutedManyArguments : ManyArguments, RoutedTargets {
   const RoutedTile* tiles;
   const int32_t* tile_count;

@@ -1,3 +1,4 @@
+// This file instantiates the prefill kernels for integers of 2 to 4 bits.
 #include "kernels/cuda/linear/prefill/lowbit_many.cuh"
 
 namespace fidelio::cuda {

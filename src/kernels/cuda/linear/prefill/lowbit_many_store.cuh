@@ -1,20 +1,20 @@
-// The end of a tile of lowbit_many.cuh.
+// This file stores the sums at the end of a tile of lowbit_many.cuh.
 #pragma once
 #include "kernels/cuda/device/launch.cuh"
 #include "kernels/cuda/linear/prefill/lowbit_many_launch.cuh"
 
 namespace fidelio::cuda {
 
-// Where a tile's rows are: all there are of the product, or of an expert's group.
+// ManyRowsAt says where a tile's rows are: among all rows of the product, or those of an expert's group.
 struct ManyRowsAt {
-  int first, rows;  // which row of y that is, and how many there are
+  int first, rows;  // the index of the first row in y, and how many rows there are
   float* y;
-  const float* row_factor;  // of row 0
+  const float* row_factor;  // the factor of row 0
   bool add;
 };
 
-// Sums to memory: a lane has rows g and g + 8 of its warp's outputs, columns (activation rows) 8 n + 2 t + {0, 1}.
-// `output` and `row` are its first ones. What became of a column's four sums:
+// ManyFactors turns the sums of a column into outputs. When sums go to memory, a lane has rows g and g + 8 of its
+// warp's outputs, and columns (activation rows) 8 n + 2 t + {0, 1}. `output` and `row` are its first ones.
 struct ManyFactors {
   float factor[2], bias[2];
   __device__ __forceinline__ ManyFactors(const LowbitTarget& target, int output) {
@@ -30,14 +30,14 @@ struct ManyFactors {
   }
 };
 
-// A tile of which all exists. Some columns are stored while what the next ones need is on its way.
+// Stores a tile that exists completely. Some columns are stored while the data for the next ones are on their way.
 template <bool kAdd, int kTokens>
 __device__ __forceinline__ void store_whole(const ManyRowsAt& at, const LowbitTarget& target, int output, int row,
                                             const float (&c)[kTokens / 2]) {
   const ManyFactors finished(target, output);
   constexpr int kAtOnce = 4, kGroups = kTokens / 8 / kAtOnce;
   const int64_t step = int64_t{8} * target.out;
-  float *to[2], *from[2];  // of the two columns
+  float *to[2], *from[2];  // addresses of the two columns
   to[0] = from[0] = at.y + int64_t{row} * target.out + output;
   to[1] = from[1] = to[0] + target.out;
   const float2* of_rows = reinterpret_cast<const float2*>(at.row_factor + row);
@@ -70,7 +70,7 @@ __device__ __forceinline__ void store_whole(const ManyRowsAt& at, const LowbitTa
   }
 }
 
-// What exists of a tile.
+// Stores the part of a tile that exists.
 template <int kTokens>
 __device__ __forceinline__ void store_part(const ManyRowsAt& at, const LowbitTarget& target, int output, int row,
                                            const float (&c)[kTokens / 2]) {

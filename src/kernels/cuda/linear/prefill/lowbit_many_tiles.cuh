@@ -1,11 +1,12 @@
-// What a tile of lowbit_many.cuh is: which rows of activations, which rows of which weight.
+// This file says what a tile of lowbit_many.cuh is: which rows of activations, and which rows of which weight.
 #pragma once
 #include "kernels/cuda/linear/layout/lowbit_values.cuh"
 #include "kernels/cuda/linear/prefill/lowbit_many_store.cuh"
 
 namespace fidelio::cuda {
 
-// The tiles that a cluster works on: outputs fastest, so that few activations are in use at a time.
+// ManyTiles numbers the tiles that clusters work on. Outputs change fastest, so that few activations are in use at a
+// time.
 struct ManyTiles {
   int pairs, count;
   template <int kTokens>
@@ -36,13 +37,14 @@ __device__ __forceinline__ int64_t padded_of(const RoutedManyArguments& p) {
   return int64_t{p.most_tiles} * kRoutedRows;
 }
 
-// A thread block's row block of a tile: past the end the last one, for nobody.
+// ManyBlocks is a thread block's row block of a tile. Past the end it is the last one again, and its result is not
+// used.
 struct ManyBlocks {
   const LowbitTarget* target;
-  int row_block;  // of the target
+  int row_block;  // index within the target
   bool there;
   const uint8_t* w;
-  int output;  // which of the targets
+  int output;  // index of the target
 };
 template <typename Traits>
 __device__ __forceinline__ ManyBlocks many_blocks(const RoutedManyArguments& p, int row_block, int tile) {
@@ -63,7 +65,7 @@ __device__ __forceinline__ ManyBlocks many_blocks(const ManyArguments& p, int ro
           target.blocks + int64_t{local} * p.column_blocks * Traits::kBlockBytes, which};
 }
 
-// The warp's 16 outputs of a tile, of all its rows.
+// Stores the warp's 16 outputs of a tile, for all its rows.
 template <int kTokens, typename Arguments>
 __device__ __forceinline__ void store_tile(const Arguments& p, const ManyBlocks& mine, int tile_of_rows, int tile16,
                                            const float (&c)[kTokens / 2]) {

@@ -1,3 +1,4 @@
+// This file instantiates the prefill kernels for integers of 5 and 6 bits.
 #include "kernels/cuda/linear/prefill/lowbit_many.cuh"
 
 namespace fidelio::cuda {

@@ -1,4 +1,5 @@
-// What a launch of products of vector codes is told, and what of it a thread block does next.
+// This file defines the arguments of a launch of products of vector codes, and says which part of it a thread block
+// does next.
 #pragma once
 #include "kernels/cuda/linear/vectors/vectors.h"
 
@@ -10,38 +11,40 @@ struct VectorArguments {
   VectorWeight weight[kMaxTogether];
   float* y[kMaxTogether];
   int count;
-  // Thread blocks of a weight, from first_block on; so many units each, the first ones one more.
+  // The thread blocks of each weight: its first one, the units that each has, and how many of the first ones have one
+  // unit more.
   int first_block[kMaxTogether + 1], units_each[kMaxTogether], one_more[kMaxTogether];
   VectorInput input;
-  int books;    // in shared memory at a time
-  int at_once;  // units whose sums have room
-  int fixes;    // corrections that have
-  bool keeps;   // the row is in shared memory as well
+  int books;    // codebooks in shared memory at a time
+  int at_once;  // units whose sums there is room for
+  int fixes;    // corrections that there is room for
+  bool keeps;   // whether the row is in shared memory as well
   bool add;
 };
 
 constexpr int row_bytes(int groups) { return groups * kVectorGroup * 8 * 4; }
-constexpr int odd(int spans) { return spans | 1; }           // rows' sums so far apart meet no bank twice
-constexpr int fix_bytes(int rows) { return 12 + 4 * rows; }  // of a correction
-constexpr int kStageBytes = 64;  // of shared memory, before all else: the next stage, and kBooksArrived
+constexpr int odd(int spans) { return spans | 1; }           // rows' sums at an odd distance never use a bank twice
+constexpr int fix_bytes(int rows) { return 12 + 4 * rows; }  // bytes of a correction
+constexpr int kStageBytes = 64;  // shared memory at the very beginning: the next stage, and kBooksArrived
 constexpr int unit_bytes(int rows, int spans) { return kVectorUnit * (rows * odd(spans) + 1) * 4; }
 
-// Products of a launch, one after the other: thread blocks go on to the next one when all are done with the one before.
+// A VectorChain is the products of a launch, one after the other. Thread blocks go on to the next product when all
+// have finished the one before.
 struct VectorChain {
   VectorArguments product[kMostChained];
   int count;
-  uint32_t* arrived;  // a GridBarrier's, where there are several
+  uint32_t* arrived;  // the count of a GridBarrier, if there are several products
 };
 
-// What a thread block does of a chain, a stage after the other: `count` units of one weight, from `unit` on, that have
-// the codebooks of `block` and the next one.
+// VectorStages steps through what a thread block does of a chain. A stage is `count` units of one weight, from `unit`
+// on, whose codebooks are `block` and the next one.
 struct VectorStages {
-  int product = -1;    // chain.count behind the last stage
-  bool first = false;  // of the product
-  int which = 0;       // of its weights
+  int product = -1;    // equal to chain.count behind the last stage
+  bool first = false;  // whether this is the first stage of the product
+  int which = 0;       // index of the weight within the product
   int unit = 0, count = 0, block = 0;
-  int end = 0;     // of the thread block's units
-  int parity = 1;  // of how many stages there were before
+  int end = 0;     // the end of the thread block's units
+  int parity = 1;  // parity of the number of earlier stages
 
   __device__ void advance(const VectorChain& chain) {
     unit += count, parity ^= 1;

@@ -1,4 +1,4 @@
-// A vector's code out of the words of vectors.h.
+// This file takes a vector's code out of the words of vectors.h.
 #pragma once
 #include <cuda_fp16.h>
 
@@ -7,8 +7,8 @@
 
 namespace fidelio::cuda {
 
-// 16 bytes that are read once, or what was there: under a predicate, as what stands behind a branch the compiler puts
-// below work that does not need it.
+// Loads 16 bytes that are read only once, or keeps what was there. It uses a predicate, because the compiler would
+// move code behind a branch below work that does not need it.
 __device__ __forceinline__ void load_if(bool wanted, const uint4* from, uint4& to) {
   asm volatile(
       "{.reg .pred wanted; setp.ne.u32 wanted, %5, 0;\n"
@@ -17,14 +17,14 @@ __device__ __forceinline__ void load_if(bool wanted, const uint4* from, uint4& t
       : "l"(from), "r"(static_cast<uint32_t>(wanted)));
 }
 
-// A lane's codes of a span.
+// SpanWords is a lane's codes of a span.
 template <int kSigns, bool kHigh>
 struct SpanWords {
-  static constexpr int kIndex = kVectorCodes * (kHigh ? 2 : 1) / 16;  // times 16 bytes
+  static constexpr int kIndex = kVectorCodes * (kHigh ? 2 : 1) / 16;  // in units of 16 bytes
   static constexpr int kSign = kSigns == 1 ? 0 : kVectorCodes * kSigns / 128;
   uint4 words[kIndex + kSign] = {};
 
-  // Nothing waits for them here.
+  // Starts the loads without waiting for them.
   __device__ __forceinline__ void load(bool wanted, const uint8_t* record, int lane) {
 #pragma unroll
     for (int i = 0; i < kIndex + kSign; ++i)
@@ -34,8 +34,8 @@ struct SpanWords {
     const uint4& four = words[i / 4];
     return i % 4 == 0 ? four.x : i % 4 == 1 ? four.y : i % 4 == 2 ? four.z : four.w;
   }
-  // Where the centroid of a code begins in shared memory. `book`: of 16 bits, the half of the address above them (a book
-  // of 64 KB); else the address of the lane's copies.
+  // Returns where the centroid of a code begins in shared memory. With 16-bit codes, `book` is the upper half of the
+  // address (of a codebook of 64 KB). Otherwise it is the address of the lane's copies.
   __device__ __forceinline__ uint32_t centroid_at(int code, uint32_t book) const {
     if constexpr (kHigh) {
       return ptx::permute(word(code / 2), book, code % 2 == 0 ? 0x5410 : 0x5432);
@@ -44,7 +44,7 @@ struct SpanWords {
       return (code % 4 == 0 ? four << 7 : four >> (8 * (code % 4) - 7)) & 0x7F80 | book;
     }
   }
-  // Of half h of a code -1 in the bytes that are negated.
+  // Returns a word with -1 in those bytes of half h of a code that are negated.
   __device__ __forceinline__ uint32_t negated(int code, int h) const {
     const uint32_t signs = word(4 * kIndex + code * kSigns / 32) << (2 * (code % 4) + h);
     const uint32_t spread = kSigns == 8 ? 0xBA98u : code % 8 < 4 ? 0x9988u : 0xBBAAu;
@@ -52,11 +52,11 @@ struct SpanWords {
   }
 };
 
-// What a vector is made of.
+// A VectorAt says what a vector is made of.
 struct VectorAt {
   const int8_t* centroid;
-  uint32_t minus = 0;  // entry j is negated where bit j is set
-  int fix = -1;        // its correction
+  uint32_t minus = 0;  // entry j is negated if bit j is set
+  int fix = -1;        // the index of its correction
 };
 __device__ inline VectorAt vector_at(const VectorWeight& w, int64_t row, int64_t v) {
   const VectorSlot slot(row, v);
@@ -87,7 +87,7 @@ __device__ inline VectorAt vector_at(const VectorWeight& w, int64_t row, int64_t
   if (low < last && (w.tag[low] & 0xFFFF) == v) at.fix = low;
   return at;
 }
-// One value of it, as decode_row() gives it.
+// Returns one value of it, as decode_row() gives it.
 __device__ inline float vector_value(const VectorWeight& w, int64_t row, int64_t column, const VectorAt& at) {
   const auto j = static_cast<int>(column % 8);
   const auto level = static_cast<float>(at.centroid[j]);

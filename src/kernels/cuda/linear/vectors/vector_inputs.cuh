@@ -1,15 +1,16 @@
-// Activations for products of vector codes: times the column scales, as whole numbers in planes of bytes.
+// This file prepares activations for products of vector codes: they are multiplied by the column scales and become
+// whole numbers in planes of bytes.
 #pragma once
 #include "kernels/cuda/linear/layout/prepare.cuh"
 #include "kernels/cuda/linear/vectors/vector_codes.cuh"
 
 namespace fidelio::cuda {
 
-// In shared memory, of kRows rows of x; column n = kPlanes m + p is plane p of row m, the highest first. Lane 4 n + t
-// reads its bytes of two chunks at once:
+// VectorInputs lies in shared memory and holds kRows rows of x. Column n = kPlanes m + p is plane p of row m, with
+// the highest plane first. Lane 4 n + t reads its bytes of two chunks at once:
 //
 //     planes  [pair of chunks][n][t] {8 bytes of the first one's vector t, 8 bytes of the second one's}
-//     scale   [m][group]: what one of the whole numbers stands for
+//     scale   [m][group]: the value of one unit of the whole numbers
 constexpr int vector_input_bytes(int columns, int rows, int groups) {
   return groups * columns * kVectorGroup * 8 + (rows * groups * 4 + 15) / 16 * 16;
 }
@@ -20,7 +21,7 @@ struct VectorInputs {
   int groups;
 
   __device__ const uint4* pair(int i) const { return reinterpret_cast<const uint4*>(base) + i * kColumns * 4; }
-  __device__ uint2* plane(int v, int n) const {  // of vector v of a row
+  __device__ uint2* plane(int v, int n) const {  // for vector v of a row
     return reinterpret_cast<uint2*>(base) + ((v / 8 * kColumns + n) * 4 + v % 4) * 2 + v / 4 % 2;
   }
   __device__ float* scale(int m) const {
@@ -30,9 +31,9 @@ struct VectorInputs {
 };
 
 template <int kPlanes>
-constexpr float kLargestWhole = kPlanes == 2 ? 127 << 8 : 127 << 16;  // what rounding makes of it fits as well
+constexpr float kLargestWhole = kPlanes == 2 ? 127 << 8 : 127 << 16;  // what rounding makes of it must fit as well
 
-// Byte i of four whole numbers.
+// Returns byte i of four whole numbers.
 template <int i>
 __device__ __forceinline__ uint32_t bytes_of(const int (&whole)[4]) {
   constexpr uint32_t kTwo = (4 + i) << 4 | i;
@@ -40,13 +41,13 @@ __device__ __forceinline__ uint32_t bytes_of(const int (&whole)[4]) {
   return ptx::permute(ptx::permute(at(0), at(1), kTwo), ptx::permute(at(2), at(3), kTwo), 0x5410);
 }
 
-// Four columns' bytes in every plane, the highest first. A whole number is its bytes from -128 to 127 times powers of
-// 256, so it is rounded to them from the lowest on.
+// Splits four columns into bytes in every plane, with the highest plane first. A whole number is the sum of bytes
+// from -128 to 127 times powers of 256, so it is split from the lowest byte on.
 template <int kPlanes>
 __device__ __forceinline__ void split(const float (&x)[4], float factor, uint32_t (&bytes)[kPlanes]) {
   int whole[4];
 #pragma unroll
-  for (int j = 0; j < 4; ++j)  // below 2^22 the float 1.5 2^23 + whole has it in its lowest bits
+  for (int j = 0; j < 4; ++j)  // below 2^22, the float 1.5 2^23 + whole has the number in its lowest bits
     whole[j] = kPlanes == 2 ? __float_as_int(fmaf(x[j], factor, 0x1.8p23f)) : __float2int_rn(x[j] * factor);
   bytes[kPlanes - 1] = bytes_of<0>(whole);
 #pragma unroll
@@ -59,7 +60,7 @@ __device__ __forceinline__ void split(const float (&x)[4], float factor, uint32_
   }
 }
 
-// A vector's 8 columns: its part of the planes.
+// Writes a vector's 8 columns to its part of the planes.
 template <int kRows, int kPlanes>
 __device__ __forceinline__ void write_planes(const float (&x)[2][4], float factor,
                                              const VectorInputs<kRows, kPlanes>& to, int m, int v) {
@@ -70,19 +71,21 @@ __device__ __forceinline__ void write_planes(const float (&x)[2][4], float facto
   for (int p = 0; p < kPlanes; ++p) *to.plane(v, m * kPlanes + p) = {bytes[0][p], bytes[1][p]};
 }
 
-// A vector's 8 columns of what a row is made of, and their scales; zeros behind the last.
+// RowColumns is a vector's 8 columns of what a row is made of, and their scales. Behind the last column they are
+// zeros.
 struct RowColumns {
   uint4 scale = {0, 0, 0, 0};  // halves
   float4 x[2] = {}, with[2] = {};
 };
 
-// A row as a thread block makes it, 512 vectors at a time. kEights: rows are whole eights.
+// A MadeRow is a row as a thread block makes it, 512 vectors at a time. kEights says that row lengths are multiples
+// of eight.
 template <bool kEights>
 struct MadeRow {
   const VectorWeight& w;
   const VectorInput& from;
   int row;
-  float factor = 1;  // of a norm
+  float factor = 1;  // the factor of a norm
 
   __device__ int in() const { return static_cast<int>(w.in); }
   __device__ void load(const float* from, int v, float4 (&to)[2]) const {
@@ -94,7 +97,7 @@ struct MadeRow {
       to[0] = {at(0), at(1), at(2), at(3)}, to[1] = {at(4), at(5), at(6), at(7)};
     }
   }
-  // What no kernel writes, and the rest.
+  // load_fixed() loads what no kernel writes, and load_made() the rest.
   __device__ void load_fixed(int v, RowColumns& c) const {
     if (v * 8 < in()) c.scale = __ldg(reinterpret_cast<const uint4*>(w.column) + v);
     if (from.kind == VectorInput::Kind::norm) load(from.with, v, c.with);
@@ -108,8 +111,8 @@ struct MadeRow {
     if (from.kind == VectorInput::Kind::gate) return gated(c.x[i], c.with[i]);
     return c.x[i];
   }
-  // As norm_row of ops.cu has it. squares: a float for every 128 columns, 128 floats for kWidestNorm; `first`: the
-  // thread's first vector.
+  // Computes the factor as norm_row of ops.cu does. `squares` has room for a float for every 128 columns, and 128
+  // floats for kWidestNorm. `first` is the thread's first vector.
   __device__ void find_factor(const RowColumns& first, int end, float* squares) {
 #pragma unroll 1
     for (int v = threadIdx.x; v < end; v += blockDim.x) {
@@ -127,10 +130,10 @@ struct MadeRow {
   }
 };
 
-// The inputs, by a whole thread block; 128 threads have a group. What is read is asked for a round ahead; columns: the
-// thread's first of row 0. kept: where
-// the row itself is to be, with zeros behind the last column, or null; squares: find_factor()'s; largest: two floats a
-// warp. Ends without a barrier of the whole block.
+// Makes the inputs, with the whole thread block; 128 threads share a group. Data are asked for a round ahead;
+// `columns` are the thread's first ones of row 0. `kept` is where the row itself goes, with zeros behind the last
+// column, or null. `squares` is for find_factor(), and `largest` has two floats for each warp. It ends without a
+// barrier of the whole block.
 template <int kRows, int kPlanes, typename Row>
 __device__ void make_inputs(Row row, RowColumns columns, const VectorInputs<kRows, kPlanes>& to, float* kept,
                             float* squares, float* largest) {
@@ -163,7 +166,7 @@ __device__ void make_inputs(Row row, RowColumns columns, const VectorInputs<kRow
     const int v = at.v;
     if (kept) reinterpret_cast<float4*>(kept)[2 * v] = x[0], reinterpret_cast<float4*>(kept)[2 * v + 1] = x[1];
     columns = load(next);
-    uint32_t most = 0;  // magnitudes order like their bits, and NaN is the largest
+    uint32_t most = 0;  // magnitudes have the same order as their bits, and NaN is the largest
 #pragma unroll
     for (int j = 0; j < 8; ++j) most = max(most, __float_as_uint(scaled[j / 4][j % 4]) & 0x7FFFFFFFu);
     most = __reduce_max_sync(~0u, most);
@@ -174,10 +177,10 @@ __device__ void make_inputs(Row row, RowColumns columns, const VectorInputs<kRow
 #pragma unroll
     for (int i = 0; i < 4; ++i) of_group = max(of_group, __float_as_uint(four[i]));
     const float range = __uint_as_float(of_group);
-    const bool usual = range > 1e-30f && range < 3e38f;  // what is less would overflow the factor
-    // __fdividef has no quotients by 2^126 and more.
+    const bool usual = range > 1e-30f && range < 3e38f;  // a smaller range would overflow the factor
+    // __fdividef cannot divide by 2^126 and more.
     const float factor = usual ? __fdividef(kLargestWhole<kPlanes> * 0.25f, range * 0.25f) : 0.0f;
-    // Of what is not finite the scale is NaN, by which every sum of the group is multiplied.
+    // If a value is not finite, the scale is NaN, and every sum of the group is multiplied by it.
     if (v % kVectorGroup == 0)
       to.scale(at.m)[v / kVectorGroup] = usual ? range * (1 / kLargestWhole<kPlanes>) : (range - range) * range;
     write_planes(scaled, factor, to, at.m, v);

@@ -1,32 +1,34 @@
-// Sums of a unit of rows of W over one span, and the codebooks that they read.
+// This file sums a unit of rows of W over one span, and loads the codebooks that the sums read.
 #pragma once
 #include "kernels/cuda/linear/vectors/vector_inputs.cuh"
 
 namespace fidelio::cuda {
 
-constexpr int kVectorWarps = 16, kVectorThreads = 32 * kVectorWarps;  // of a thread block
+constexpr int kVectorWarps = 16, kVectorThreads = 32 * kVectorWarps;  // warps and threads of a thread block
 constexpr int book_bytes(bool high) { return kVectorPlaces * 8 * (high ? 2 : 1); }
 
-// 4 or 8 bytes from global to shared memory without a register, part of the thread's next group of copies.
+// Copies 4 or 8 bytes from global to shared memory without a register, as a part of the thread's next group of
+// copies.
 template <int bytes>
 __device__ __forceinline__ void copy_few(void* shared, const void* global) {
   asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(ptx::shared_address(shared)), "l"(global), "n"(bytes)
                : "memory");
 }
 
-// Entries lie in shared memory as they are multiplied, with one sign also negated; where there are few, 16 times each, a
-// copy for each pair of banks, else twice.
+// A Book is a codebook in shared memory. Entries lie there as they are multiplied; with one sign their negations lie
+// there too. Few entries are stored 16 times, once for each pair of banks; many are stored twice.
 template <int kSigns, bool kHigh>
 struct Book {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-  static constexpr bool kFetched = kHigh;  // by one thread, which needs no instruction of the others
+  static constexpr bool kFetched = kHigh;  // one thread fetches it, which needs no instructions of the others
 #else
   static constexpr bool kFetched = false;
 #endif
   __device__ static const uint2* entries(const VectorWeight& w, int block) {
     return reinterpret_cast<const uint2*>(w.codebook) + int64_t{block} * w.entries;
   }
-  // kFetched, one thread: what others did with its place is over. `arrived`: a barrier in shared memory.
+  // If kFetched, one thread calls this after the others have finished with the memory. `arrived` is a barrier in
+  // shared memory.
   __device__ static void fetch(const VectorWeight& w, int block, int count, std::byte* to, uint32_t arrived) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
@@ -41,7 +43,7 @@ struct Book {
     ptx::wait(arrived, parity);
 #endif
   }
-  // Else of many centroids the thread's part, in its next group of copies.
+  // Otherwise each thread copies its part of many centroids, in its next group of copies.
   __device__ static void copy(const VectorWeight& w, int block, std::byte* to) {
     if constexpr (kHigh) {
       const uint2* const from = entries(w, block);
@@ -50,8 +52,9 @@ struct Book {
         ptx::copy_async(ptx::shared_address(to) + 16 * i, from + 2 * i);
     }
   }
-  // What else is in the book: of many centroids what the thread has copied, or one has fetched, in other places; of few
-  // all of it. (Copies of few as copies of eight bytes that need no register took 4 us of a product of a chain.)
+  // Writes the rest of the codebook. For many centroids, that is the second place of what was copied or fetched; for
+  // few, it is all of it. (Copying few centroids with eight-byte copies that need no register took 4 us of a product
+  // in a chain.)
   __device__ static void complete(const VectorWeight& w, int block, std::byte* book) {
     auto* entry = reinterpret_cast<uint2*>(book);
     if constexpr (kHigh) {
@@ -73,7 +76,7 @@ struct Book {
         if (threadIdx.x + j * kVectorThreads < w.entries * 16) entry[threadIdx.x + j * kVectorThreads] = own[j];
     }
   }
-  // Centroid i, which is in its first place.
+  // Writes the second place of centroid i, which is in its first place already.
   __device__ static void put(uint2* entry, int entries, int i, uint2 centroid) {
     entry[second_place(i)] = centroid;
     if constexpr (kSigns == 1)
@@ -81,23 +84,24 @@ struct Book {
   }
 };
 
-// As ptx::mma of bytes, with signed ones in a.
+// Multiplies as ptx::mma does for bytes, but with signed bytes in a.
 __device__ __forceinline__ void multiply_chunk(int (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
   asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
       : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-// What a unit's rows g and g + 8 add up to over a span: lane 4 g + t has columns 2 t and 2 t + 1 of every eight (c[0] and
-// c[1] of row g, c[2] and c[3] of row g + 8). Entries are at most 127 and whole numbers of two planes at most 32,513 in
-// magnitude, so that of 512 columns the sum of both planes is an int as well.
+// A SpanSum is the sum of a unit's rows g and g + 8 over a span. Lane 4 g + t has columns 2 t and 2 t + 1 of every
+// eight (c[0] and c[1] for row g, c[2] and c[3] for row g + 8). Entries are at most 127 in magnitude, and whole
+// numbers of two planes at most 32,513, so the sum of both planes over 512 columns fits an int as well.
 template <int kSigns, bool kHigh, typename Inputs>
 struct SpanSum {
   static constexpr int kColumns = Inputs::kColumns, kEights = (kColumns + 7) / 8;
-  static constexpr int kPairs = kVectorSpan / 8;  // of chunks
+  static constexpr int kPairs = kVectorSpan / 8;  // pairs of chunks
   int c[kEights][4] = {};
 
-  // What two chunks are multiplied from; asked for a pair ahead, as a multiprocessor's warps are few.
+  // A Read is what two chunks are multiplied from. It is asked for a pair ahead, because a multiprocessor has few
+  // warps.
   struct Read {
     uint4 x[kEights] = {};
     uint2 entry[4];
@@ -115,7 +119,7 @@ struct SpanSum {
 
   __device__ __forceinline__ void add(const SpanWords<kSigns, kHigh>& words, const std::byte* books, uint32_t book,
                                       const Inputs& x, int span) {
-    int less[kEights][4] = {};  // -1 for every entry that is turned: what turning made of it is one too low
+    int less[kEights][4] = {};  // -1 for every entry that is negated: flipping its bits makes it one too low
     Read read[2];
     read[0].load(words, books, book, x, span, 0);
 #pragma unroll
@@ -145,7 +149,7 @@ struct SpanSum {
       for (int j = 0; j < 4; ++j) c[i][j] -= less[i][j];
   }
 
-  // Of row g + 8 h of W and row 4 i + t of x, in lane 4 g + t.
+  // Returns the sum for row g + 8 h of W and row 4 i + t of x, in lane 4 g + t.
   __device__ __forceinline__ float total(int i, int h) const {
     const int(&pair)[4] = c[i];
     const auto high = static_cast<float>(pair[2 * h] * 256 + pair[2 * h + 1]);
@@ -160,8 +164,8 @@ struct Correction {
   uint32_t tag;
   __device__ int place() const { return static_cast<int>(tag & 0xFFFF); }
 };
-// What it adds: its 8 bytes times 8 columns of x, times its scale. A signed byte b becomes the float 2^23 + 128 + b, less
-// 2^23 + 128.
+// Returns what a correction adds: its 8 bytes times 8 columns of x, times its scale. A signed byte b becomes the
+// float 2^23 + 128 + b, minus 2^23 + 128.
 __device__ __forceinline__ float product_of(const Correction& c, float4 low, float4 high) {
   const uint32_t biased[2] = {c.levels.x ^ 0x80808080u, c.levels.y ^ 0x80808080u};
   const float inputs[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};

@@ -1,11 +1,11 @@
-// What a thread block does of a product of vector codes (vectors.cu).
+// This file has what a thread block does of a product of vector codes (vectors.cu).
 #pragma once
 #include "kernels/cuda/linear/vectors/vector_chain.cuh"
 #include "kernels/cuda/linear/vectors/vector_sums.cuh"
 
 namespace fidelio::cuda {
 
-// What a thread block does with its units.
+// A VectorWorker does a thread block's units.
 template <int kSigns, bool kHigh, int kCount, int kPlanes, bool kEights>
 struct VectorWorker {
   using Inputs = VectorInputs<kCount, kPlanes>;
@@ -17,14 +17,15 @@ struct VectorWorker {
   float* kept;  // the row, or null
   float* largest;
   float* sums;  // [row of the units at once][row of x][span]
-  // Corrections of those rows: so many as have room, what each adds to a row of x, and where each row's begin.
+  // The corrections of those rows, as many as there is room for; what each adds to a row of x; and where those of
+  // each row begin.
   uint2* levels;
   uint32_t* tags;
   float* parts;  // [correction][row of x]
   int* begin;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const int spans = static_cast<int>(p.weight[0].spans.by);
-  const uint32_t arrived;  // of codebooks
+  const uint32_t arrived;  // the barrier for codebooks
 
   __device__ VectorWorker(const VectorArguments& product, std::byte* shared)
       : p(product),
@@ -41,7 +42,7 @@ struct VectorWorker {
     begin = reinterpret_cast<int*>(parts + p.fixes * kCount);
   }
 
-  // Of the rows of `here` units, which corrections there are.
+  // Fixes is the range of corrections for the rows of some units.
   struct Fixes {
     int first = 0, end = 0;
   };
@@ -53,7 +54,7 @@ struct VectorWorker {
     const int* from = w.begin + unit * kVectorUnit;
     return {__ldg(from), __ldg(from + rows_of(w, unit, here))};
   }
-  // Asks for them, in a group of copies.
+  // Asks for the corrections, in a group of copies.
   __device__ __forceinline__ void copy(const VectorWeight& w, int unit, int here, const Fixes& fixes) const {
     if (w.begin)
       for (int i = threadIdx.x; i <= rows_of(w, unit, here); i += kVectorThreads)
@@ -64,7 +65,7 @@ struct VectorWorker {
     }
     ptx::commit_copies();
   }
-  // What comes to the sum of (row of W, row of x) i of the units at once.
+  // An Out says what happens to sum i of (row of W, row of x), among the units at once.
   struct Out {
     float* y = nullptr;
     float scale = 0, bias = 0, before = 0;
@@ -76,8 +77,8 @@ struct VectorWorker {
     return {y, __ldg(w.row + row), w.bias ? w.bias[row] : 0.0f, p.add ? __ldcg(y) : 0.0f};
   }
 
-  // What a stage begins with, asked for as soon as a warp is done with the one before it: its first codes, and where
-  // corrections are.
+  // A Start is what a stage begins with: its first codes and the range of its corrections. It is asked for as soon as
+  // a warp has finished the stage before.
   struct Start {
     Words words;
     Fixes fixes;
@@ -86,11 +87,11 @@ struct VectorWorker {
   __device__ __forceinline__ void ask(const VectorStages& s, Start& start) const {
     const VectorWeight& w = p.weight[s.which];
     const int here = min(s.count, p.at_once);
-    start = {};  // or what was there is kept in registers until here, where a load is not of all lanes
+    start = {};  // otherwise old values stay in registers up to here, where not all lanes load
     start.words.load(warp < here * spans, record(w, s.unit, warp), lane);
     start.fixes = fixes_of(w, s.unit, here);
   }
-  // Its codebooks; nobody reads others any more.
+  // Asks for the stage's codebooks. The earlier codebooks must not be read any more.
   __device__ __forceinline__ void ask_books(const VectorStages& s) const {
     const VectorWeight& w = p.weight[s.which];
     const int count = w.first_unit(s.block + 1) < s.unit + s.count ? 2 : 1;
@@ -101,8 +102,9 @@ struct VectorWorker {
       ptx::commit_copies();
     }
   }
-  // Everybody is done with shared memory but for the codebooks, which are on their way. begin(): once it has returned,
-  // what others made may be read. ask_next(), ask_next_books(): of what comes after this stage.
+  // Runs a stage. All threads must have finished with shared memory, except for the codebooks, which are on their
+  // way. When begin() has returned, what others made may be read. ask_next() and ask_next_books() ask for the data of
+  // the next stage.
   template <typename Begin, typename AskNext, typename AskNextBooks>
   __device__ __forceinline__ void run(const VectorStages& s, Start& start, const Begin& begin, const AskNext& ask_next,
                                       const AskNextBooks& ask_next_books) {
@@ -110,7 +112,7 @@ struct VectorWorker {
     int unit = s.unit;
     const int end = unit + s.count, second = w.first_unit(s.block + 1);
     const Row made{w, p.input, 0};
-    RowColumns columns;  // the thread's first
+    RowColumns columns;  // the thread's first columns
     if (s.first) made.load_fixed(static_cast<int>(threadIdx.x), columns);
     if constexpr (Books::kFetched)
       Books::wait(arrived, s.parity);
@@ -138,7 +140,7 @@ struct VectorWorker {
         out = out_of(w, s.which, unit, here, i + kVectorThreads);
       }
       if (after > 0) {
-        __syncthreads();  // everybody is done with sums and corrections
+        __syncthreads();  // all threads have finished with sums and corrections
         copy(w, unit + here, after, fixes_of(w, unit + here, after));
       }
     }
@@ -148,7 +150,8 @@ struct VectorWorker {
     return w.codes + static_cast<uint64_t>(unit * w.spans.by + span) * kRecord;
   }
 
-  // Sums of all spans of `here` units; `words`: the warp's first, and then that of the `after` units behind them.
+  // Computes the sums of all spans of `here` units. `words` holds the warp's first words, and afterwards those for
+  // the `after` units behind them.
   __device__ __forceinline__ void multiply_spans(const VectorWeight& w, int unit, int here, int after, int second,
                                                  Words& words) {
     const int items = here * spans;
@@ -173,7 +176,7 @@ struct VectorWorker {
     }
   }
 
-  // What corrections of these units add to their rows.
+  // Computes what the corrections of these units add to their rows.
   __device__ __forceinline__ void multiply_fixes(const VectorWeight& w, int unit, int here) const {
     if (!w.begin) return;
     const int count = min(begin[rows_of(w, unit, here)] - begin[0], p.fixes);
@@ -182,7 +185,7 @@ struct VectorWorker {
 #pragma unroll
       for (int m = 0; m < kCount; ++m) parts[i * kCount + m] = part_of(w, {levels[i], tags[i]}, m);
   }
-  // The corrections of a row, in their order.
+  // Adds up the corrections of a row, in their order.
   __device__ __forceinline__ float fixed(const VectorWeight& w, int row, int m) const {
     if (!w.begin) return 0;
     const int first = begin[0], end = begin[row + 1] - first;

@@ -1,25 +1,25 @@
-// A thread block has a multiprocessor and a run of units (sixteen rows that have one codebook) of one weight, of which it
-// takes those that have two codebooks at a time (a stage):
+// This file multiplies by vector codes. A thread block has a multiprocessor and a series of units (sixteen rows that
+// share a codebook) of one weight. It takes at a time the units of two codebooks, which is a stage:
 //
 //     shared memory:  [what comes next][codebook][codebook][inputs of up to 8 rows of x][the row][sums of spans]
 //                     [corrections]
-//                     one codebook if two are too much; the row, where one has corrections, if it fits; so many of the
-//                     corrections as fit
+//                     There is one codebook if two are too much. The row is there if there are corrections and it fits,
+//                     with as many of the corrections as fit
 //     spans:          warp w has spans w, w + 16, ... of the stage's units, in the order in which they lie in memory
 //     corrections:    then a thread has every 512th
-//     what comes out: then a thread has a row of W and one of x
+//     outputs:        then a thread has one row of W and one of x
 //
-// Codes are asked for a span ahead. Between two products memory would stand still for as long as some units take, and a
-// load from memory takes longer than a row's corrections (NOTES.md). So products of one row that follow each other
-// are one launch, a chain, where thread blocks meet at a barrier before they make the next row; meanwhile comes what no
-// product writes:
+// Codes are asked for a span ahead. Between two products, memory would stand idle for as long as some units take, and
+// a load from memory takes longer than a row's corrections (docs/lab/gpu.md). So products of one row that follow each
+// other are one launch, a chain. In it thread blocks meet at a barrier before they make the next row; meanwhile the
+// data arrive that no product writes:
 //
-//     codes of the first span, where corrections are    when a warp is done with its spans
-//     codebooks                                         when all are, by one thread
+//     codes of the first span, ranges of corrections    when a warp has finished its spans
+//     codebooks                                         when all warps have, by one thread
 //     column scales, the norm's weight                  when the thread block has arrived at the barrier
 //     corrections                                       while the row comes
 //
-// No thread block has parts of two weights: it would have to round the row twice, with all others waiting for it.
+// No thread block has parts of two weights. It would have to round the row twice, with all others waiting for it.
 #include <algorithm>
 #include <cassert>
 
@@ -35,7 +35,7 @@ __global__ void __launch_bounds__(kVectorThreads) multiply(const __grid_constant
   extern __shared__ uint4 shared[];
   using Of = VectorWorker<kSigns, kHigh, kCount, kPlanes, kEights>;
   const auto worker = [&](int product) { return Of(chain.product[product], reinterpret_cast<std::byte*>(shared)); };
-  auto* const after = reinterpret_cast<VectorStages*>(shared);  // in memory what comes next takes no registers
+  auto* const after = reinterpret_cast<VectorStages*>(shared);  // in memory, the next stage takes no registers
   ptx::allow_dependents();
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   if (threadIdx.x == 0) ptx::start_barrier(ptx::shared_address(shared) + kBooksArrived, 1), ptx::publish_barriers();
@@ -45,7 +45,7 @@ __global__ void __launch_bounds__(kVectorThreads) multiply(const __grid_constant
   VectorStages stages;
   typename Of::Start start;
   stages.advance(chain);
-  bool has_books = true;  // they are on their way
+  bool has_books = true;  // the codebooks are on their way
   if (stages.product < chain.count) {
     worker(stages.product).ask(stages, start);
     worker(stages.product).ask_books(stages);
@@ -58,7 +58,7 @@ __global__ void __launch_bounds__(kVectorThreads) multiply(const __grid_constant
         barrier.wait();
     };
     if (stages.product < chain.count && !has_books) worker(stages.product).ask_books(stages);
-    for (; product < stages.product; ++product) {  // it has no part of these
+    for (; product < stages.product; ++product) {  // this thread block has no part in these products
       wait();
       if (product + 1 < chain.count) barrier.arrive();
     }
@@ -74,20 +74,20 @@ __global__ void __launch_bounds__(kVectorThreads) multiply(const __grid_constant
       if (after->product < chain.count) worker(after->product).ask(*after, start);
     };
     const auto ask_next_books = [&] {
-      // Where this product has one codebook and the next one two, something else lies in the second one's place.
+      // If this product has one codebook and the next one two, something else lies in the second one's place.
       has_books = after->product < chain.count && chain.product[after->product].books <= chain.product[product].books;
       if (has_books) worker(after->product).ask_books(*after);
     };
     worker(product).run(stages, start, begin, ask_next, ask_next_books);
     stages = *after;
     if (stages.product == product)
-      __syncthreads();  // everybody is done with shared memory
+      __syncthreads();  // all threads have finished with shared memory
     else if (++product < chain.count)
       barrier.arrive();
   }
 }
 
-// A thread block has a unit's span, whose record it reads as a whole.
+// Each thread block has one span of a unit, whose record it reads as a whole.
 __global__ void dequantise_spans(VectorWeight w, float inverse, __half* halves) {
   for (int i = threadIdx.x; i < kVectorUnit * kVectorSpan; i += blockDim.x) {
     const int64_t row = blockIdx.y * kVectorUnit + i / kVectorSpan, v = blockIdx.x * kVectorSpan + i % kVectorSpan;
@@ -109,7 +109,7 @@ __global__ void dequantise_spans(VectorWeight w, float inverse, __half* halves) 
   }
 }
 
-constexpr int kMostRows = 8;  // of x that share one decoding
+constexpr int kMostRows = 8;  // rows of x that share one decoding
 
 int most_shared() {
   static const int bytes = [] {
@@ -125,19 +125,20 @@ bool has_corrections(const VectorArguments& p) {
   return std::any_of(p.weight, p.weight + p.count, [](const VectorWeight& w) { return w.begin != nullptr; });
 }
 
-// As VectorWorker lays it out, but for corrections' own.
+// Returns the bytes of shared memory as VectorWorker lays it out, without the corrections.
 int shared_bytes(bool high, int columns, int rows, int groups, int books, int at_once, bool keeps) {
   const int spans = groups * kVectorGroup / kVectorSpan;
   return kStageBytes + books * book_bytes(high) + vector_input_bytes(columns, rows, groups) +
          (keeps ? row_bytes(groups) : 0) + 2 * kVectorWarps * 4 + at_once * unit_bytes(rows, spans) + 4;
 }
-// With one codebook and the sums of one unit.
+// Returns the least bytes, with one codebook and the sums of one unit.
 int least_shared(bool high, int columns, int rows, int groups, bool keeps) {
   return shared_bytes(high, columns, rows, groups, 1, 1, keeps);
 }
 
-// Shared memory of a product of so many rows of x in planes: two codebooks where beside them the sums of all of a thread
-// block's units have room, or of four, and most of their corrections; or one. 0 if there is not enough.
+// Arranges shared memory for a product of so many rows of x in planes, and returns its bytes, or 0 if there is not
+// enough. It takes two codebooks if the sums of all of a thread block's units (or of four), and most of their
+// corrections, fit beside them; otherwise one.
 int arrange(bool high, int rows, int planes, VectorArguments& p) {
   const auto groups = static_cast<int>(p.weight[0].groups);
   const auto bytes_of = [&](int at_once) {
@@ -160,8 +161,8 @@ int arrange(bool high, int rows, int planes, VectorArguments& p) {
   return 0;
 }
 
-// Deals out units among at most so many thread blocks, none of which has two weights, so that the most of one are as
-// few as can be.
+// Divides the units among at most `blocks` thread blocks, none of which has two weights, so that the largest share is
+// as small as possible.
 void deal(int blocks, VectorArguments& p) {
   const auto units = [&](int i) { return static_cast<int>(p.weight[i].units.by); };
   int of[kMaxTogether], most = 0, sum = blocks + 1;
@@ -196,7 +197,7 @@ bool launch_chain(Stream stream, VectorChain chain) {
   return true;
 }
 
-// False where shared memory has no room for so many rows.
+// Returns false if shared memory has no room for so many rows.
 template <int kCount, int kPlanes, bool kEights>
 bool launch_format(Stream stream, const VectorChain& chain) {
   const VectorWeight& w = chain.product[0].weight[0];
@@ -206,7 +207,7 @@ bool launch_format(Stream stream, const VectorChain& chain) {
   if (w.high) return launch_chain<8, true, kCount, kPlanes, kEights>(stream, chain);
   return launch_chain<8, false, kCount, kPlanes, kEights>(stream, chain);
 }
-// Of one row of x.
+// Launches products of one row of x.
 template <int kPlanes>
 bool launch_row(Stream stream, const VectorChain& chain) {
   return chain.product[0].weight[0].has_eights() ? launch_format<1, kPlanes, true>(stream, chain)
@@ -246,7 +247,7 @@ void vector_linear(Stream stream, const VectorProduct& product, bool exact) {
   for (int64_t m = 0; m < product.input.rows; m += rows) {
     p.input.x = product.input.x + m * p.weight[0].in;
     for (int i = 0; i < p.count; ++i) p.y[i] = product.outputs[i].y + m * p.weight[i].out;
-    // Rows that are no eights are too rare to be multiplied together.
+    // Rows whose length is not a multiple of eight are too rare for kernels of several rows.
     const bool alone = exact || !p.weight[0].has_eights();
     const int64_t left = alone ? 1 : std::min<int64_t>(kMostRows, product.input.rows - m);
     if (rows = left; rows > 4 && launch_format<8, 2, true>(stream, chain)) continue;
