@@ -1,4 +1,4 @@
-// These tests check over whole models those laws of docs/design.md section 4 that hold on one machine.
+// These tests check over whole models those laws of docs/design.md section 3 that hold on one machine.
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,6 +1,6 @@
 // This file describes grids of 6 bits as a curve. A GPU looks up a byte among 8 in one instruction, so looking it up
 // among 64 entries takes twice the time of a polynomial in halves (for 32 entries it is the other way round:
-// docs/lab/gpu.md). Such a grid is stored like any other, by its entries (linear_weight.h), and a reader recovers the
+// kernels/cuda/linear/decode/NOTES.md). Such a grid is stored like any other, by its entries (linear_weight.h), and a reader recovers the
 // curve from the entries.
 //
 //   u = (2 q + 1) / 2^b - 1            exact in FP16

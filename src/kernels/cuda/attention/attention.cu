@@ -25,7 +25,7 @@ int64_t attention_parts(int h, int e) { return int64_t{h} * slot_floats(kDealt, 
 
 // Returns as many rows as fill three tiles of eight queries; with wide heads, one tile (attention_together.cu). If
 // few thread blocks have little to read, it is one tile each, because more thread blocks are then done sooner: up to
-// 2,048 positions and eight such units, by measurement (docs/lab/gpu.md).
+// 2,048 positions and eight such units, by measurement (NOTES.md).
 int rows_together(int h, int hk, int e, int sequences, int rows, int64_t positions) {
   if (!is_hopper()) return 1;
   const int heads = heads_of_unit(h, hk), one = kTile / heads, units = sequences * ((rows + one - 1) / one);

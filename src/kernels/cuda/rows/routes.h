@@ -12,7 +12,7 @@ constexpr int kMostExperts = 1024, kMostPerRow = 32;
 
 // Computes logits (n, E) = x (n, d) w^T in FP32, each by a warp, in an order that depends on d alone.
 void router_logits(Stream stream, const float* x, const float* w, int64_t n, int64_t d, int experts, float* logits);
-// Chooses a row's experts (n, k), in ascending order, and their shares, as kernels/cpu/routing.h does.
+// Chooses a row's experts (n, k), in ascending order, and their shares, as step/routing.h does.
 void choose_experts(Stream stream, const float* logits, int64_t n, const RoutingRule& rule, int32_t* experts,
                     float* shares);
 // Computes y (count, columns), the given rows of x.

@@ -203,7 +203,7 @@ void launch_panel_cut(Stream stream, LowbitArguments p, const PanelPlan<kTiles>&
          panel_kernel<Traits, kRows, kTiles>, p, plan);
 }
 
-// Chooses the cut that is done soonest, by times measured on an H200 (docs/lab/gpu.md). The unit is the time in which
+// Chooses the cut that is done soonest, by times measured on an H200 (NOTES.md). The unit is the time in which
 // a team of whole row blocks handles one block. What counts is how many blocks a team handles one after the other.
 // Each round of clusters costs kRound more, or kBeside if half of the multiprocessors are left to the next product;
 // with half row blocks that does not help. Four teams with half a row block each take kHalf of what two teams with

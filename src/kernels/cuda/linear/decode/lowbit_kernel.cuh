@@ -216,7 +216,7 @@ __global__ void __launch_bounds__(kParts * 32, kResident) lowbit_kernel(const __
 // A kernel with this many tiles for each multiprocessor, as a vocabulary has, is long. It is not started before the
 // kernel in front has ended. Starting it early would save a microsecond. But after products of integers, which use
 // all of a multiprocessor's L1 as shared memory, it made a step of llama-3-8b 76 us slower (probably because thread
-// blocks that start then have no L1; docs/lab/gpu.md).
+// blocks that start then have no L1; NOTES.md).
 constexpr int kLongTiles = 32;
 
 template <typename Traits, int kTiles, int kTokenTiles, int kDepth, int kResident>

@@ -47,7 +47,7 @@ void launch_joining(Stream stream, const LowbitArguments& p, int row_blocks) {
 
 // Launches a product of integers or grids, by width, rows and number of tiles. `few` means that a multiprocessor has
 // at most one thread block of two tiles, `many` that it has several one after the other. The choices were measured on
-// an H200 (docs/lab/gpu.md) for 2, 4, 5, 6 and 8 bits at five shapes.
+// an H200 (NOTES.md) for 2, 4, 5, 6 and 8 bits at five shapes.
 //
 // These rules explain them. With few tiles, as much as possible should be on its way into shared memory before the
 // activations come. Tiles that fill the multiprocessors once do best with two thread blocks on each, and half of a

@@ -116,7 +116,7 @@ __device__ __forceinline__ void stream_product(const Arguments& p) {
   }
   outputs.ask(p);
   // All stages share one copy of the code. A copy for each would be kStages times as much code, which a step reads
-  // again from memory for each product, and would take twice the time to compile (docs/lab/gpu.md).
+  // again from memory for each product, and would take twice the time to compile (NOTES.md).
   int stage = 0;
 #pragma unroll 1
   for (int block = 0; block < count; ++block) {

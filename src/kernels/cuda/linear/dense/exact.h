@@ -6,7 +6,7 @@
 //   x w = f_x f_w (high_x high_w + low_x high_w + high_x low_w)    the last only where FP16 does not hold the weight
 //
 // Sums are the FP32 sums of the matrix units, which truncate. Errors are 4 to 8 times those of FP32 multipliers, at a
-// sixth of their time (docs/lab/gpu.md). A row's result does not depend on the others (gemm.h).
+// sixth of their time (NOTES.md). A row's result does not depend on the others (gemm.h).
 #pragma once
 #include <cstdint>
 

@@ -10,7 +10,7 @@
 //     outputs:        then a thread has one row of W and one of x
 //
 // Codes are asked for a span ahead. Between two products, memory would stand idle for as long as some units take, and
-// a load from memory takes longer than a row's corrections (docs/lab/gpu.md). So products of one row that follow each
+// a load from memory takes longer than a row's corrections (NOTES.md). So products of one row that follow each
 // other are one launch, a chain. In it thread blocks meet at a barrier before they make the next row; meanwhile the
 // data arrive that no product writes:
 //
