@@ -20,6 +20,9 @@ struct ClusterOptions {
   std::span<const double> ratios{};  // how documents differ, where more of them are known (DocumentPool, pool.h)
 };
 
+// The number of resamples of which fifty lie beyond each end: 2,000 at 95%.
+int resamples_for(double confidence);
+
 // The mean over positions: sum of `sums` over sum of `counts`, one of each a document. Its interval is the bootstrap-t by
 // document (Efron and Tibshirani 1993, section 12.5) of its logarithm, studentised by the ratio's linearised standard
 // error. It keeps its coverage with ten documents, where percentiles are too narrow by as much as Student's t is wider
