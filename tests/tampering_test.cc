@@ -220,7 +220,7 @@ TEST_F(Tampering, AnEditedFieldOfTheCertificateIsNamed) {
                       {"accuracy_drop", 0.001}};
   for (const auto& [field, change] : std::vector<std::pair<std::string, std::function<void(json&)>>>{
            {"target", [](json& c) { c["target"]["ear"] = 0.9; }},
-           {"ladder", [](json& c) { c["ladder"][0]["bits"] = 1.5; }},
+           {"ladder", [](json& c) { c["ladder"][0]["ear"]["value"] = 0.999; }},
            {"floor", [](json& c) { c["floor"]["ear"]["value"] = 0.99999; }},
            {"promise", [](json& c) { c["promise"] = "document"; }},
            {"kv", [](json& c) { c["kv"] = c["kv"] == "f16" ? "f32" : "f16"; }},
@@ -239,7 +239,14 @@ TEST_F(Tampering, AnEditedFieldOfTheCertificateIsNamed) {
                                                        : "the certificate was edited since it was written (" + field});
     restore("model.safetensors");
   }
-  // This is a hand-written promise of answers that nobody ever measured.
+  // A test that claims another level than its place has is no test of this procedure, whatever the seal says.
+  Opened leveled(weights());
+  leveled.certificate()["ladder"][0]["level"] = 0.05;
+  leveled.seal();
+  leveled.write();
+  expect_refused("level", {"plan 1 of its ladder was tested at the level 0.05, expected 0.0225"});
+  restore("model.safetensors");
+  // A promise of answers that somebody wrote by hand, for which there never was a measurement.
   Opened file(weights());
   json& t = file.certificate()["tasks"] = tasks;
   const json point = {{"value", 1.0}, {"ci95", {0.9995, 1.0}}};

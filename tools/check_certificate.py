@@ -14,8 +14,9 @@ this file, built here against build/), and counts: the truth is worse than the p
 of the mean and of one document more; of some domain of all; of the worst domain. `before` is each domain's interval by its own documents.
 
 `procedure` runs whole searches on a ladder of plans whose loss rises by 2 to the power of `--step` from one to the next, while each
-document's own part in it changes from plan to plan as much as was measured between plans (`--noise`, `--kept`). It counts runs that
-certify a plan below the target, and runs whose printed lower end is above the truth. `before` is up to four tests at falling levels.
+document's own part in it changes from plan to plan as much as was measured between plans (`--noise`, `--kept`). The plan that is
+foreseen to hold and smaller ones are tested at 2.25%, larger ones, where it fails, at .25%. It counts runs that certify a plan below the
+target, and runs whose printed lower end is above the truth. `before` is up to four tests at falling levels.
 
 A document's values do not depend on what else is measured (a law that is tested), so that a repeat is what certifying on those documents
 would have given."""
@@ -31,13 +32,13 @@ parser.add_argument("mode", choices=("coverage", "procedure"))
 parser.add_argument("measured", nargs="*", help="several are one population")
 parser.add_argument("--documents", default="28", help="of a domain in the certificate; several numbers by commas")
 parser.add_argument("--trial", type=int, default=14, help="of a domain where plans are tried")
-parser.add_argument("--alone", action="store_true", help="coverage: the pool has the certificate's documents alone")
+parser.add_argument("--alone", action="store_true", help="the pool has the certificate's documents alone, without those that plans were tried on")
 parser.add_argument("--confidence", type=float, default=0.95)
 parser.add_argument("--repeats", type=int, default=1000)
 parser.add_argument("--target", type=float, default=0.98)
 parser.add_argument("--step", type=float, default=0.05, help="bits between two plans of the ladder")
 parser.add_argument("--plans", type=int, default=40)
-parser.add_argument("--above", type=int, default=5, help="steps by which the ladder's first plan is larger than the one foreseen to hold")
+parser.add_argument("--larger", default="1,0.25", help="bits by which the plans are larger that are tested where the one foreseen to hold fails")
 parser.add_argument("--noise", type=float, default=0.025, help="deviation of a document's log loss under one plan from its own")
 parser.add_argument("--kept", type=float, default=0.5, help="share of that which the next plan keeps")
 parser.add_argument("--only", default="", help="populations whose name has this in it")
@@ -138,7 +139,8 @@ driver = build_driver()
 
 
 def ask(population, contiguous, documents):
-    request = {key: getattr(args, key) for key in ("mode", "trial", "repeats", "confidence", "target", "step", "plans", "above", "seed", "alone")}
+    request = {key: getattr(args, key) for key in ("mode", "trial", "repeats", "confidence", "target", "step", "plans", "seed", "alone")}
+    request["larger"] = [round(float(bits) / args.step) for bits in args.larger.split(",")]
     request |= {"population": population, "contiguous": contiguous, "documents": documents}
     out = subprocess.run([driver], input=json.dumps(request), stdout=subprocess.PIPE, text=True, check=True).stdout
     return json.loads(out)

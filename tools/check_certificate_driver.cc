@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "compress/certificate/ladder_step.h"
 #include "core/rng.h"
 #include "eval/fidelity/domains.h"
 #include "eval/statistics/clusters.h"
@@ -208,19 +209,31 @@ Outcome by_tests(const Population& population, const Sets& sets, double target, 
   return o;
 }
 
-// The ladder of compress/search/ladder.cc: a plan that is larger by `above` steps than the one foreseen to hold, that one,
-// and every smaller one; each is tested at the full level, until one fails. The documents that plans were tried on are
-// those of the foreseen plan.
-Outcome by_ladder(const Population& population, const Sets& sets, double target, int plans, int above) {
+// The ladder of compress/search/ladder.cc and its two levels: the plan that is foreseen to hold and every smaller one;
+// where the first fails, those that are larger by `larger` steps. Each sequence goes down until a plan fails. The documents
+// that plans were tried on are those of the foreseen plan, and join the pool where they are kept.
+Outcome by_ladder(const Population& population, const Sets& sets, double target, int plans,
+                  const std::vector<int>& larger, bool alone) {
   Outcome o;
-  const int start = foreseen_plan(population, sets, target, 0.95, plans);
-  const auto beside = documents_of(population, sets.trial, static_cast<size_t>(start));
-  for (int plan = std::max(0, start - above); plan < plans; plan = std::max(plan + 1, start)) {
+  const int start = foreseen_plan(population, sets, target, confidence_at(kExpectedLevel), plans);
+  std::vector<DocumentFidelity> beside;
+  if (!alone) beside = documents_of(population, sets.trial, static_cast<size_t>(start));
+  const auto holds = [&](int plan, double level) {
     ++o.tests;
     const auto own = documents_of(population, sets.certificate, static_cast<size_t>(plan));
-    const double least = lowest_end(by_domain(own, 0.95, {}, beside));
-    if (least < target) break;
+    const double least = lowest_end(by_domain(own, confidence_at(level), {}, beside));
+    if (least < target) return false;
     o.plan = plan, o.least = least;
+    return true;
+  };
+  for (int plan = start; plan < plans && holds(plan, kExpectedLevel);) ++plan;
+  if (o.plan >= 0) return o;
+  int before = -1;
+  for (const int steps : larger) {
+    const int plan = std::max(0, start - steps);
+    if (plan == start || plan == before) continue;
+    if (!holds(plan, kLargerLevel)) break;
+    before = plan;
   }
   return o;
 }
@@ -242,7 +255,7 @@ json procedure(const json& request, const Population& population, bool ladder) {
   std::vector<double> by;  // how far a wrong printed end lies above the truth
   for (int r = 0; r < repeats; ++r) {
     const Sets sets = draw(population, request.at("documents"), request.at("trial"), request.at("contiguous"), rng);
-    const Outcome o = ladder ? by_ladder(population, sets, target, plans, request.at("above"))
+    const Outcome o = ladder ? by_ladder(population, sets, target, plans, request.at("larger"), request.at("alone"))
                              : by_tests(population, sets, target, plans);
     tests += o.tests;
     if (o.plan < 0) continue;

@@ -32,7 +32,7 @@ ROOMS = {  # room -> rooms it may include
     "compress": [*RUNTIME, "ranks", "engine", "train", "eval", "quant", "alloc", "sensitivity"],
     "app": None,
 }
-MAX_LINES = {".h": 150, ".cuh": 270, ".cc": 500, ".cu": 500}
+MAX_LINES = {".h": 170, ".cuh": 280, ".cc": 520, ".cu": 520}
 MAX_FILES = 24  # a folder
 MAX_FUNCTION = 60
 # Headers that are bodies: compiled once per instruction set, or templates over a backend or a training device.
@@ -40,9 +40,8 @@ BODIES = re.compile(r"_(body|impl|fixture)\.h$|^src/train/|_avx2\.h$")
 # Longer, with the reason. Nothing else may be.
 LONGER = {
     "src/kernels/backend.h": 190,  # the concept of a backend, operation by operation
+    "src/runtime/executor.h": 205, "src/step/program.h": 185,  # one function an operation; the operations
     "src/kernels/cuda/backend/cuda_state.h": 220, "src/kernels/cuda/linear/layout/lowbit.h": 170,  # a protocol and a layout, told once
-    "src/kernels/cpu/simd.h": 160, "src/core/tensor.h": 165,  # lists of one-line functions
-    "src/text/jinja/interpreter.cc": 510,  # one switch over a language
 }
 LONGER_FUNCTIONS = {
     "src/kernels/cuda/linear/decode/lowbit_stream.cuh", "src/kernels/cuda/linear/decode/lowbit_kernel.cuh",

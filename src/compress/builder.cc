@@ -40,6 +40,7 @@ class PlanStore final : public StopStore {
 
 const Built& Builder::build(const Plan& plan) {
   if (plan.choice == built_.choice) return built_;
+  const auto part = desk_.time.part("building plans");
   built_ = {};
   desk_.restore_reference();
   desk_.restore_served();

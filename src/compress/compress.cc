@@ -243,19 +243,18 @@ Stages stages_of(const Job& job) {
            {"search and certificate", trials * searches, 4 * searches}}};
 }
 
-// Time since the last call, under the name of what was done.
-class Stopwatch {
- public:
-  void lap(const std::string& name) {
-    const Seconds now = Seconds::now();
-    laps.emplace_back(name, now - last_);
-    last_ = now;
+// Says where the time went, by the order in which things began.
+void say_times(Desk& desk) {
+  Seconds whole;
+  const auto row = [&](const std::string& what, Seconds s) {
+    desk.note(fmt::format("{:<52} {:>8.1f} s   ({:.1f} s of CPU time)", what, s.wall, s.cpu));
+  };
+  for (const auto& [name, spent] : desk.time.parts()) {
+    row(name, spent);
+    whole += spent;
   }
-  std::vector<std::pair<std::string, Seconds>> laps;
-
- private:
-  Seconds last_ = Seconds::now();
-};
+  row("time", whole);
+}
 
 // The first rank begins or finds the journal, which no other run may have; the others join it.
 Journal open_journal(Desk& desk, std::optional<JournalLock>& lock) {
@@ -338,7 +337,6 @@ nlohmann::json foresee(const Job& job, const World& world, const Ranks& ranks) {
 
 nlohmann::json compress(const Job& job, const World& world, const Ranks& ranks) {
   check_job(job);
-  Stopwatch watch;
   if (!ranks.first()) set_progress_mode(ProgressMode::none);
   Stages stages = stages_of(job);
   stages.next();
@@ -353,16 +351,16 @@ nlohmann::json compress(const Job& job, const World& world, const Ranks& ranks) 
   Journal journal = open_journal(desk, lock);
   std::optional<FormatTimes> times;
   if (job.tokens_per_second > 0) times = format_times(desk, journal);
-  watch.lap("reading");
+  desk.time.phase("quantising the candidates");
   stages.next();
   const CandidateSet candidates(*desk.reference, desk.source, desk.calibration, groups_to_quantise(job, desk.groups),
                                 job.formats, {.codebooks = &desk.codebooks}, desk.pool, journal, ranks);
-  watch.lap("quantising the candidates");
+  desk.time.phase("sensitivities");
   stages.next();
   Measured measured = !job.plan_file.empty()    ? table_of_plan(desk)
                       : !job.from_table.empty() ? table_from_file(desk)
                                                 : measure_table(desk, candidates, journal);
-  watch.lap("sensitivities");
+  desk.time.phase("choosing plans");
   stages.next();
   if (!ranks.first()) return nullptr;
   if (times) put_times(*times, measured.table);
@@ -383,16 +381,18 @@ nlohmann::json compress(const Job& job, const World& world, const Ranks& ranks) 
       reports.push_back(*there);
       continue;
     }
+    desk.time.phase("choosing plans");
     const Found found = search.run(desk.targets[i]);
-    watch.lap("search and certificate");
+    desk.time.phase("writing");
     Finished made = finish(desk, measured, found, builder.built(), job.outputs()[i]);
-    watch.lap("writing");
-    for (const auto& [name, spent] : watch.laps) made.report["seconds"][name] = to_json(spent);
+    const auto times = desk.time.parts();
+    for (const auto& [name, spent] : times) made.report["seconds"][name] = to_json(spent);
     if (job.on_gpu) made.report["gpu_bytes_highest"] = cuda_memory(job.serving.gpu).highest;
-    if (!job.page_file.empty()) write_page(desk, measured, search.front(), found, made, watch.laps, job.page(i));
+    if (!job.page_file.empty()) write_page(desk, measured, search.front(), found, made, times, job.page(i));
     reports.push_back(std::move(made.report));
   }
   end_journal(desk);
+  say_times(desk);
   if (reports.size() == 1) return reports.front();
   return {{"targets", reports}};
 }

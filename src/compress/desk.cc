@@ -35,7 +35,7 @@ Desk::Desk(const Job& asked, const World& outside, const Ranks& all)
   if (job.top1 > 0) targets.front().top1 = job.top1;
   groups = groups_of(source.config(), job.grouping, !job.keep_embedding, rules_of(job.consumer).fused);
   tokens_ = job.tokens > 0 ? job.tokens : calibration_tokens_for(source.parameters(), job.on_gpu);
-  search_tokens_ = job.search_tokens > 0 ? job.search_tokens : search_tokens_for(source.parameters());
+  search_tokens_ = job.search_tokens > 0 ? job.search_tokens : search_tokens_for(source.parameters(), job.on_gpu);
   read_texts();
 }
 
@@ -139,8 +139,14 @@ FidelityReport Desk::measure(const TextSet& on, KeptStreams* kept, bool as_sampl
   if (as_sampled) options.sampling = recommended();
   return compare_models(*reference, *served, on.texts, options, pool, {}, kept);
 }
-FidelityReport Desk::measure_adjustment() { return measure(adjustment, &adjustment_streams_); }
+FidelityReport Desk::measure_adjustment() {
+  const auto part = time.part(adjustment_streams_.complete() ? "trials" : "trials, with the source's own pass");
+  return measure(adjustment, &adjustment_streams_);
+}
 FidelityReport Desk::measure_certificate(bool as_sampled) {
+  const auto part = time.part(as_sampled                        ? "the certificate's figures"
+                              : certificate_streams_.complete() ? "tests"
+                                                                : "tests, with the source's own pass");
   return measure(certificate, &certificate_streams_, as_sampled);
 }
 std::optional<SamplingOptions> Desk::recommended() const {
@@ -148,6 +154,7 @@ std::optional<SamplingOptions> Desk::recommended() const {
 }
 
 WholeAnswers Desk::measure_answers() {
+  const auto part = time.part("whole answers");
   return fidelio::measure_answers(*reference, *served,
                                   answer_prompts(world.tokenizer, world.chat, certificate, job.answers),
                                   {.candidate_mode = job.served(), .stop_ids = stop_ids_of(source, world.tokenizer)});
@@ -203,6 +210,7 @@ void Desk::check_budget() const {
 // What the serving kernels make of the source's own weights bounds every plan: a target beyond it is refused before
 // anything is quantised.
 void Desk::check_floor() {
+  const auto part = time.part("the kernels' own floor");
   load_served();
   std::map<std::string, int64_t> taken;
   TextSet few;

@@ -7,6 +7,7 @@
 #include "compress/inputs/run_texts.h"
 #include "compress/job.h"
 #include "compress/preflight.h"
+#include "compress/time_account.h"
 #include "eval/fidelity/logit_pass.h"
 #include "ranks/ranks.h"
 #include "runtime/dataset.h"
@@ -23,6 +24,7 @@ class Desk {
   const Ranks& ranks;
   const Checkpoint& source;
   ThreadPool pool;
+  TimeAccount time{"reading"};
   TextSet adjustment, certificate;  // what plans are tried on; what is looked at when one is chosen
   std::vector<Target> targets;      // empty targets where a size or answers are asked for
   std::vector<LinearGroup> groups;

@@ -127,6 +127,7 @@ std::string certificate(const CompressStory& s) {
                 {"perplexity ratio", interval(c.perplexity_ratio, 5)},
                 {"tokens", fmt::format("{}", c.all.tokens)},
                 {"plans tested on the unseen text", fmt::format("{}", std::max<size_t>(1, c.ladder.size()))},
+                {"level of the certified plan's test", fmt::format("{:g}%", 100 * certified_level(c.ladder))},
                 {"kernels", fmt::format("{}", fmt::join(c.kernels, ", "))},
                 {"activations and cache, served", c.activations + ", " + c.kv},
                 {"activations of sensitivities", s.measured.table.activations},

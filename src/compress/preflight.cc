@@ -209,16 +209,22 @@ void check_disk(const std::string& out, int64_t need, std::string_view why, std:
         why, bytes_text(free), remedy);
 }
 
-int64_t calibration_tokens_for(int64_t parameters, bool on_gpu) {
-  constexpr int64_t kLeast = 32768, kMost = 131072;
-  const double share = (on_gpu ? 1e8 : 3e7) / static_cast<double>(parameters);
-  return std::clamp(static_cast<int64_t>(share * static_cast<double>(kMost)), kLeast, kMost);
+namespace {
+
+// Tokens get dearer with the model: `most` for models of up to so many parameters, fewer for larger ones.
+int64_t tokens_for(int64_t parameters, double up_to, int64_t least, int64_t most) {
+  const double share = up_to / static_cast<double>(parameters);
+  return std::clamp(static_cast<int64_t>(share * static_cast<double>(most)), least, most);
 }
 
-int64_t search_tokens_for(int64_t parameters) {
-  constexpr int64_t kLeast = 2048, kMost = 4096;
-  return std::clamp(static_cast<int64_t>(1e8 / static_cast<double>(parameters) * static_cast<double>(kMost)), kLeast,
-                    kMost);
+}  // namespace
+
+int64_t calibration_tokens_for(int64_t parameters, bool on_gpu) {
+  return tokens_for(parameters, on_gpu ? 2e9 : 3e7, 32768, 131072);
+}
+
+int64_t search_tokens_for(int64_t parameters, bool on_gpu) {
+  return on_gpu ? tokens_for(parameters, 2e9, 4096, 16384) : tokens_for(parameters, 1e8, 2048, 4096);
 }
 
 int64_t total(const std::vector<MemoryNeed>& needs) {

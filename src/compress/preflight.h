@@ -53,8 +53,8 @@ void check_memory(const std::vector<MemoryNeed>& needs, int64_t available, std::
 // Tokens of calibration text that are worth their time for a model of so many parameters: GPTQ gets better with them, and
 // they get dearer with the model (docs/results.md).
 int64_t calibration_tokens_for(int64_t parameters, bool on_gpu);
-// Tokens of the text that sensitivities are measured on, likewise: tokens get dearer with the model.
-int64_t search_tokens_for(int64_t parameters);
+// Tokens of the text that sensitivities are measured on, likewise.
+int64_t search_tokens_for(int64_t parameters, bool on_gpu);
 
 // Of each phase. Answering questions is not counted: how long answers become is not known. A search to a target is
 // counted with kTypicalTrials plans measured before the look at unseen text, and at most with all there may be.

@@ -95,9 +95,11 @@ void say(const Job& job, const nlohmann::json& report) {
   fmt::print("{}: {} -> {}, {:.3f} bits/parameter of the whole file\n", out, bytes_text(report["source_file_bytes"]),
              bytes_text(report["file_bytes"]), report["bits_per_parameter"].get<double>());
   fmt::print(
-      "Certified: EAR {:.5f} [{:.5f}, {:.5f}]{} on {} tokens of {} {} of {}, which the search has not seen{}\n",
-      promised.ear.value, promised.ear.ci95.low, promised.ear.ci95.high, of, certificate.all.tokens,
-      certificate.all.documents, certificate.passages ? "passages" : "documents", fmt::join(texts, ", "),
+      "Certified: EAR {:.5f} [{:.5f}, {:.5f}] at {:g}%{} on {} tokens of {} {} of {}, which the search has not "
+      "seen{}\n",
+      promised.ear.value, promised.ear.ci95.low, promised.ear.ci95.high, 100 * promised.confidence, of,
+      certificate.all.tokens, certificate.all.documents, certificate.passages ? "passages" : "documents",
+      fmt::join(texts, ", "),
       certificate.ladder.size() > 1 ? fmt::format("; {} plans were tested on it", certificate.ladder.size()) : "");
   print_domains(certificate);
   fmt::print("  {}\n", report["beside"].get<std::string>());
@@ -289,9 +291,8 @@ void add_texts(CLI::App& verb, CompressOptions* o) {
           "The most windows of text that are certified on, and between 16 and 64 the most that plans are tried on")
       ->check(above_zero());
   verb.add_option("--calibration-tokens", o->job.tokens,
-                  "Tokens the quantisers see (default: 131072; fewer above 100 million parameters, on CPUs 30 "
-                  "million, 32768 at "
-                  "least)")
+                  "Tokens the quantisers see (default: 131072; fewer above 30 million parameters, on a GPU above 2 "
+                  "billion, 32768 at least)")
       ->check(above_zero());
   verb.add_option(
           "--calibration-samples", o->job.samples,
@@ -299,8 +300,8 @@ void add_texts(CLI::App& verb, CompressOptions* o) {
           "the text")
       ->check(zero_or_more());
   verb.add_option("--search-tokens", o->job.search_tokens,
-                  "Tokens sensitivities are measured on (default: 4096; fewer above 100 million parameters, 2048 at "
-                  "least)")
+                  "Tokens sensitivities are measured on (default: 4096, fewer above 100 million parameters, 2048 at "
+                  "least; on a GPU 16384, fewer above 2 billion, 4096 at least)")
       ->check(above_zero());
   verb.add_option("--context", o->job.context,
                   "Length of the windows of all texts (default: 512, or the model's context if that is shorter)")

@@ -151,18 +151,6 @@ Target read_target(const json& from) {
   return target;
 }
 
-LadderStep read_step(const json& from) {
-  return {read<double>(from, "bits"), estimate_at(from, "ear"), estimate_at(from, "kl"), estimate_at(from, "top1"),
-          read<bool>(from, "met")};
-}
-
-// Every plan but the last was tested because the one before it held; the last may have failed.
-void check_ladder(const Certificate& c) {
-  for (size_t i = 0; i + 1 < c.ladder.size(); ++i)
-    check(c.ladder[i].met, "plan {} of its ladder failed, and others were tested after it", i + 1);
-  check(c.ladder.empty() || c.ladder.front().met, "no plan of its ladder held");
-}
-
 template <typename Read>
 auto read_optional(const json& from, const char* key, Read how) -> std::optional<decltype(how(from))> {
   const auto there = from.find(key);
@@ -195,7 +183,7 @@ Certificate read_all(const json& from) {
   c.floor = read_optional(from, "floor", read_floor);
   c.tasks = read_optional(from, "tasks", read_tasks);
   c.draft = read_optional(from, "draft", certified_draft);
-  for (const json& step : from.at("ladder")) c.ladder.push_back(read_step(step));
+  for (const json& step : from.at("ladder")) c.ladder.push_back(ladder_step_from_json(step));
   c.tails = tails_from_json(from.at("tails"));
   c.sampling = read_optional(from, "sampled", sampling_from_json);
   c.answers = read_optional(from, "answers", answers_from_json);
@@ -225,9 +213,7 @@ json to_json(const Certificate& c) {
   if (c.target.top1) wanted["top1"] = *c.target.top1;
   for (const DomainFidelity& d : c.domains) domains.push_back(to_json(d));
   for (const std::string& text : c.texts) texts.push_back({{"name", text}});
-  for (const LadderStep& s : c.ladder)
-    ladder.push_back(
-        {{"bits", s.bits}, {"ear", to_json(s.ear)}, {"kl", to_json(s.kl)}, {"top1", to_json(s.top1)}, {"met", s.met}});
+  for (const LadderStep& s : c.ladder) ladder.push_back(to_json(s));
   json into = to_json(c.all);  // the figures of all text stand at the top
   into.erase("domain");
   if (c.sampling) into["sampled"].update(sampling_json(*c.sampling));
@@ -274,8 +260,10 @@ Certificate certificate_from_json(const json& from, const std::string& of) {
         of, schema.is_null() ? "none" : schema.dump().substr(0, 20), Certificate::kSchema);
   try {
     Certificate c = read_all(from);
-    check_ladder(c);
-    check(c.promised.confidence > 0 && c.promised.confidence < 1, "its confidence is {}", c.promised.confidence);
+    check_ladder(c.ladder);
+    const double confidence = confidence_at(certified_level(c.ladder));
+    check(c.promised.confidence == confidence, "its confidence is {:g}, and that of its test {:g}",
+          c.promised.confidence, confidence);
     return c;
   } catch (const json::exception& e) {
     throw Error("{}: the certificate cannot be read, the file is damaged: {}", of, e.what());

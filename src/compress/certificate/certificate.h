@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "alloc/search.h"
+#include "compress/certificate/ladder_step.h"
 #include "compress/inputs/used_texts.h"
 #include "eval/fidelity/domains.h"
 #include "eval/fidelity/tails.h"
@@ -19,7 +20,7 @@ namespace fidelio {
 // The figures that are compared with the target.
 struct PromisedFigures {
   std::string domain;      // the one with the lowest lower end of EAR; "all" where all text together was promised
-  double confidence = 0;   // of both ends of the intervals together
+  double confidence = 0;   // of both ends of the intervals together: that of the test that the plan passed
   Estimate ear, kl, top1;  // top1: greedy agreement, NaN where a new document was promised
 };
 
@@ -74,17 +75,6 @@ struct CertifiedTasks {
   int plans_checked = 0;
 };
 
-// One plan that was tested on the certificate's documents. The plans of a ladder, their order and the documents are fixed
-// before the first test; each is tested at the full level, from the largest down, until one fails. The last that held is
-// certified. A plan whose fidelity is below the target can only be certified if the first such plan of the ladder passes
-// its own test, so the whole procedure errs as rarely as one test does (fixed-sequence testing: Maurer, Hothorn and
-// Lehmacher 1995).
-struct LadderStep {
-  double bits = 0;         // a weight, of the plan
-  Estimate ear, kl, top1;  // what was compared with the target
-  bool met = false;
-};
-
 // How often the model takes what a draft guesses (`certify --draft`). No token depends on it.
 struct CertifiedDraft {
   std::string draft;
@@ -95,7 +85,7 @@ struct CertifiedDraft {
 };
 
 struct Certificate {
-  static constexpr int kSchema = 1;  // changes whenever a reader of the JSON must
+  static constexpr int kSchema = 2;  // changes whenever a reader of the JSON must
 
   Target target;  // empty where a size or a speed was asked for
   Promise promise = Promise::domain;
@@ -117,7 +107,7 @@ struct Certificate {
   std::optional<FloorFigures> floor;
   std::optional<CertifiedTasks> tasks;
   std::optional<CertifiedDraft> draft;
-  std::vector<LadderStep> ladder;  // plans that were tested on these documents; empty where no target was asked for
+  std::vector<LadderStep> ladder;  // tests on these documents, in their order; empty where no target was asked for
   Tails tails;                     // by position, over all text; none of an earlier fidelio's
   std::optional<SamplingOptions> sampling;  // by which `all` and `domains` have their figures as sampled
   std::optional<WholeAnswers> answers;      // none: not asked for (--answers)

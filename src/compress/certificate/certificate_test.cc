@@ -42,7 +42,7 @@ Certificate full_certificate() {
   Certificate c;
   c.target = {0.98, 0.003, 0.97};
   c.promise = Promise::domain;
-  c.promised = {"code", 0.95, {0.9815, {0.9805, 0.9825}}, {0.002, {0.0015, 0.0025}}, {0.975, {0.973, 0.977}}};
+  c.promised = {"code", 0.955, {0.9815, {0.9805, 0.9825}}, {0.002, {0.0015, 0.0025}}, {0.975, {0.973, 0.977}}};
   c.met = true;
   c.all = domain_with("all", 0.983);
   c.all.documents = 40;
@@ -156,7 +156,10 @@ TEST(CertificateType, RefusesWhatIsDamagedOrOfAnotherSchema) {
   EXPECT_THAT(message_of("none"), HasSubstr("is no object"));
   other = whole;
   other["ladder"][0]["met"] = false;
-  EXPECT_THAT(message_of(other), HasSubstr("plan 1 of its ladder failed, and others were tested after it"));
+  EXPECT_THAT(message_of(other), HasSubstr("plan 2 of its ladder was tested at the level 0.0225, expected 0.0025"));
+  other = whole;
+  other["promised"]["confidence"] = 0.99;
+  EXPECT_THAT(message_of(other), HasSubstr("its confidence is 0.99, and that of its test 0.955"));
 }
 
 TEST(CertificateType, EveryBetterFigureIsNotBorneOut) {
@@ -209,19 +212,59 @@ TEST(CertificateType, ATargetIsMetAgainButForKernels) {
   EXPECT_FALSE(meets_again(c));
 }
 
+std::string all(const std::vector<PlainWords>& words) {
+  std::string text;
+  for (const PlainWords& w : words) text += w.about + ": " + w.sentence + "\n";
+  return text;
+}
+
+// The target that was tested is sure, and not another figure of the plan that passed; without a target there is
+// nothing that was tested, and the interval's own end is what is known.
+TEST(CertificateType, WordsSayWhatIsSure) {
+  Certificate c = full_certificate();
+  EXPECT_THAT(all(in_plain_words(c, true)),
+              HasSubstr("more text of this sort overlaps by no less than 98.00% on average"));
+  c.target = {{}, 0.003, {}};
+  EXPECT_THAT(all(in_plain_words(c, true)),
+              HasSubstr("more text of this sort has a KL of no more than 0.003 nats a token on average"));
+  c.target = {{}, {}, 0.97};
+  EXPECT_THAT(
+      all(in_plain_words(c, true)),
+      HasSubstr("more text of this sort gets the same greedy token no less than 97.00% of the time on average"));
+  c.target = {};
+  c.ladder.clear();
+  c.promised.confidence = 0.95;
+  const std::string measured = all(in_plain_words(c, true));
+  EXPECT_THAT(measured, HasSubstr("with 97.5% certainty, judged"));
+  EXPECT_THAT(measured, HasSubstr("overlaps by no less than 98.05% on average"));
+  EXPECT_THAT(measured, Not(HasSubstr("tested on this text")));
+}
+
+// Larger plans were tested because the expected one failed.
+TEST(CertificateType, WordsSayThatALargerPlanWasTestedMoreStrictly) {
+  Certificate c = full_certificate();
+  c.ladder[0].met = false;
+  c.ladder[1].bits = 7.5, c.ladder[1].level = kLargerLevel;
+  c.ladder[2].bits = 6.75, c.ladder[2].level = kLargerLevel;
+  c.promised.confidence = 0.995;
+  EXPECT_EQ(message_of(to_json(c)), "");
+  const std::string words = all(in_plain_words(c, true));
+  EXPECT_THAT(words, AllOf(HasSubstr("with 97.5% certainty"), HasSubstr("this one passed at a level of 0.25%"),
+                           HasSubstr("in 0.25% among larger ones, which are tested where it fails")));
+}
+
 TEST(CertificateType, WordsSayWhatIsNotKept) {
   Certificate c = full_certificate();
-  const auto all = [](const std::vector<PlainWords>& words) {
-    std::string text;
-    for (const PlainWords& w : words) text += w.about + ": " + w.sentence + "\n";
-    return text;
-  };
   const std::string kept = all(in_plain_words(c, true));
   EXPECT_THAT(kept, HasSubstr("overlap by at least 98.00%"));
   // Two of the three places are passages, and both of one file; two checks of answers are less sure than the first alone.
   EXPECT_THAT(kept, HasSubstr("documents other than the 1 from which these passages are"));
   EXPECT_THAT(kept, AllOf(HasSubstr("with 97.5% certainty, judged"), HasSubstr("with 96.25% certainty not below")));
   EXPECT_THAT(kept, HasSubstr("% in code and 97.45% in docs, each of these by itself"));
+  // The plan passed its own test at a stricter level than the whole procedure has.
+  EXPECT_THAT(kept,
+              HasSubstr("3 plans were tested on this text, in an order that was fixed before, and this one passed "
+                        "at a level of 2.25%"));
   const std::string broken = all(in_plain_words(c, false));
   EXPECT_THAT(broken, HasSubstr("NOT kept"));
   EXPECT_THAT(broken, Not(HasSubstr("Promised: ")));

@@ -24,7 +24,7 @@ std::vector<std::string> kernels_of(const Runner& served, Activations activation
 
 Certificate make_certificate(const Target& target, const CertifiedMeasurement& m, const Runner& served,
                              const std::string& reference_sha256, const std::vector<std::string>& texts) {
-  constexpr double confidence = 0.95;
+  const double confidence = confidence_at(certified_level(m.ladder));
   const Judged judged = judge(documents_of(m.report, m.set), m.promise, confidence);
   const Activations activations = m.report.options.candidate_mode.activations;
   Certificate c;

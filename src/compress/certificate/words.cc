@@ -17,9 +17,6 @@ std::string least_of_100(const Estimate& e) {
   return std::isfinite(e.ci95.low) ? fmt::format("{:.2f}", std::floor(1e4 * e.ci95.low + 1e-6) / 100) : "?";
 }
 
-// The chance that the promised side of an interval of this confidence is right, in percent.
-double one_sided_percent(double confidence) { return 100 * (1 - (1 - confidence) / 2); }
-
 std::string listed(const std::vector<std::string>& parts) {
   std::string text;
   for (size_t i = 0; i < parts.size(); ++i) text += (i == 0 ? "" : i + 1 == parts.size() ? " and " : ", ") + parts[i];
@@ -103,32 +100,43 @@ std::string accuracy_words(const CertifiedTasks& t) {
       least_of_100(t.recovery));
 }
 
-// The overlap that is sure: what was promised, where plans were tested by that. The interval of the plan that held last
-// was chosen by its holding, so that its own end is right a little less often than the promise is.
-std::string sure_overlap(const Certificate& c) {
-  return c.target.ear && c.met ? of_100(*c.target.ear) : least_of_100(c.promised.ear);
+// Says what is sure of the mean: what was promised, where plans were tested by that. The interval of the plan that held
+// last was chosen by its holding, so that its own end is right a little less often than the promise is.
+std::string sure_of(const Certificate& c) {
+  if (c.met && c.target.ear) return fmt::format("overlaps by no less than {}%", of_100(*c.target.ear));
+  if (c.met && c.target.kl) return fmt::format("has a KL of no more than {:g} nats a token", *c.target.kl);
+  if (c.met && c.target.top1)
+    return fmt::format("gets the same greedy token no less than {}% of the time", of_100(*c.target.top1));
+  return fmt::format("overlaps by no less than {}%", least_of_100(c.promised.ear));
+}
+
+// Says by which tests the plan was chosen, and what their errors are together (ladder_step.h).
+std::string tests_words(const Certificate& c) {
+  if (c.ladder.empty()) return "";
+  return fmt::format(
+      "; {} tested on this text, in an order that was fixed before, and this one passed at a level of {:g}%. A plan "
+      "below the promise passes in at most {:g}% of all runs among the plan that was expected to hold and smaller "
+      "ones, "
+      "in {:g}% among larger ones, which are tested where it fails, and so in {:g}% together; other targets and other "
+      "runs on the same text each have that chance by themselves",
+      c.ladder.size() == 1 ? "one plan was" : fmt::format("{} plans were", c.ladder.size()),
+      100 * certified_level(c.ladder), 100 * kExpectedLevel, 100 * kLargerLevel, 100 * kWholeLevel);
 }
 
 std::string sure_words(const Certificate& c) {
-  const std::string least = sure_overlap(c);
-  std::string means = fmt::format("one more document of any of these kinds overlaps by no less than {}%", least);
+  std::string means = "one more document of any of these kinds " + sure_of(c);
   if (c.promise != Promise::document) {
     std::vector<std::string> next;
     for (const DomainFidelity& d : c.domains)
       next.push_back(fmt::format("{}% in {}", least_of_100(d.document_ear), d.domain));
-    means = fmt::format(
-        "more text of this sort overlaps by no less than {}% on average, and one new document alone by no less than "
-        "{}{}",
-        least, listed(next), next.size() > 1 ? ", each of these by itself" : "");
+    means =
+        fmt::format("more text of this sort {} on average, and one new document alone overlaps by no less than {}{}",
+                    sure_of(c), listed(next), next.size() > 1 ? ", each of these by itself" : "");
   }
-  return fmt::format(
-      "with {:g}% certainty, judged by how much these {} differ from each other, {}{}.",
-      one_sided_percent(c.promised.confidence), units_of(c), means,
-      c.ladder.size() < 2
-          ? ""
-          : fmt::format("; {} plans were tested on this text, from the largest down in an order fixed before, and the "
-                        "chance that any of them passes wrongly stays that of one test",
-                        c.ladder.size()));
+  // A test at a lower level than the whole leaves room for the other sequence of plans.
+  const double certainty = c.ladder.empty() ? 1 - (1 - c.promised.confidence) / 2 : 1 - kWholeLevel;
+  return fmt::format("with {:g}% certainty, judged by how much these {} differ from each other, {}{}.", 100 * certainty,
+                     units_of(c), means, tests_words(c));
 }
 
 }  // namespace

@@ -100,7 +100,8 @@ class SizeTable {
     CompressSize size{outline_, groups_, job_.formats};
     size.calibration_tokens =
         job_.tokens > 0 ? job_.tokens : calibration_tokens_for(outline_.parameters(), job_.on_gpu);
-    size.search_tokens = job_.search_tokens > 0 ? job_.search_tokens : search_tokens_for(outline_.parameters());
+    size.search_tokens =
+        job_.search_tokens > 0 ? job_.search_tokens : search_tokens_for(outline_.parameters(), job_.on_gpu);
     size.rows = std::max<int64_t>(2048, job_.context);
     size.logit_rows = job_.serving.max_logit_rows;
     size.generations = job_.most_generations();

@@ -1,14 +1,15 @@
-// The ladder of plans that are tested on the certificate's documents (certificate/certificate.h, LadderStep).
+// The ladder of plans that are tested on the certificate's documents, and its two levels (certificate/ladder_step.h).
 //
 // It is fixed when trials have found a plan, before the first of its own tests:
 //
-//   larger      a plan that surely holds and one that most likely does, so that something is certified where the trials'
-//               documents were too kind
 //   the plan    found by trials, which aim at what nine certificates of ten will hold
 //   smaller     steps of kRung bits a weight down the front: what the trials left out of caution is won back, until a
 //               plan fails
+//   larger      a plan that surely holds and one that most likely does, for where the trials' documents were too kind;
+//               in most runs they are neither built nor tested
 #include <algorithm>
 #include <cmath>
+#include <span>
 
 #include "compress/search/search.h"
 
@@ -18,55 +19,59 @@ namespace {
 constexpr double kSure = 1, kLikely = 0.25, kRung = 0.05;  // bits a weight
 constexpr int kMostRungs = 12;
 // Building a plan takes long on a CPU, and tuning one takes longer than all the rest: such ladders have fewer plans.
-constexpr double kSlowSure = 0.5, kSlowRung = 0.1;
+constexpr double kSlowRung = 0.1;
 constexpr int kMostSlowRungs = 3;
 
 }  // namespace
 
-std::vector<Plan> ladder_of(const std::vector<Plan>& front, const Plan& start, int64_t parameters,
-                            const LadderShape& shape) {
+Ladder ladder_of(const std::vector<Plan>& front, const Plan& start, int64_t parameters, const LadderShape& shape) {
   const auto bytes_of = [&](double bits) { return static_cast<int64_t>(bits * static_cast<double>(parameters) / 8); };
-  std::vector<Plan> rungs;
+  Ladder ladder;
   for (const double bits : shape.larger) {
     const auto larger = std::find_if(front.begin(), front.end(), [&](const Plan& p) {
       return p.bytes > start.bytes && p.bytes >= start.bytes + bytes_of(bits);
     });
     const Plan& plan = larger != front.end() ? *larger : front.back();
-    if (plan.bytes > start.bytes && (rungs.empty() || plan.bytes < rungs.back().bytes)) rungs.push_back(plan);
+    if (plan.bytes > start.bytes && (ladder.larger.empty() || plan.bytes < ladder.larger.back().bytes))
+      ladder.larger.push_back(plan);
   }
-  rungs.push_back(start);
+  ladder.expected.push_back(start);
   for (int i = 1; i <= shape.most; ++i) {
     std::optional<Plan> smaller = best_within_bytes(front, start.bytes - bytes_of(i * shape.step));
     if (!smaller) break;
-    if (smaller->bytes < rungs.back().bytes) rungs.push_back(std::move(*smaller));
+    if (smaller->bytes < ladder.expected.back().bytes) ladder.expected.push_back(std::move(*smaller));
   }
-  return rungs;
+  return ladder;
 }
 
-std::vector<Plan> Search::ladder(const Plan& start) {
+Ladder Search::ladder(const Plan& start) {
   int64_t parameters = 0;
   for (const Group& g : table_.groups) parameters += g.parameters;
   LadderShape shape{{kSure, kLikely}, kRung, kMostRungs};
-  if (desk_.job.tune || !desk_.job.on_gpu) shape = {{kSlowSure}, kSlowRung, kMostSlowRungs};
+  if (desk_.job.tune || !desk_.job.on_gpu) shape.step = kSlowRung, shape.most = kMostSlowRungs;
   if (pace_.asked()) shape.most = 0;  // the front has plans that are foreseen to be fast enough; these were not timed
   return ladder_of(front_, start, parameters, shape);
 }
 
-// Tests from the largest down until one fails, and returns the last that held. With a rate a larger plan than the one that
-// was found may be too slow, by a clock that has not seen the documents; it is then left out.
+// Tests the plan and smaller ones, or larger ones where it fails, and returns the last that held. With a rate a larger
+// plan than the one that was found may be too slow, by a clock that has not seen the documents; it is then left out.
 Plan Search::descend(const Plan& start) {
-  const std::vector<Plan> rungs = ladder(start);
+  const Ladder plans = ladder(start);
   std::optional<Plan> held;
   FidelityReport certified;
   Measurement last;
-  for (const Plan& plan : rungs) {
-    builder_.build(plan);
-    if (plan.bytes > start.bytes && !pace_.keeps(plan)) continue;
-    last = test(plan);
-    if (!meets(last, found_.target)) break;
-    held = plan;
-    certified = std::move(found_.certified);
-  }
+  const auto go_down = [&](std::span<const Plan> rungs, double level) {
+    for (const Plan& plan : rungs) {
+      builder_.build(plan);
+      if (plan.bytes > start.bytes && !pace_.keeps(plan)) continue;
+      last = test(plan, level);
+      if (!meets(last, found_.target)) return;
+      held = plan;
+      certified = std::move(found_.certified);
+    }
+  };
+  go_down(plans.expected, kExpectedLevel);
+  if (!held) go_down(plans.larger, kLargerLevel);
   check(held.has_value(),
         "the plan that met the target where plans are tried does not on the certificate's documents, nor does a larger "
         "one (EAR {:.5f}, lower bound {:.5f}). Give more documents (--text), so that both sets know more, or ask less",

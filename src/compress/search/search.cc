@@ -74,20 +74,21 @@ Measurement Search::trial(const Plan& plan, const std::string& what) {
                   what, bits_per_parameter(table_, plan), m.ear.value, m.ear.ci95.low, m.ear.ci95.high, judged.worst,
                   m.kl.value, predicted));
   found_.trials.push_back({bits_per_parameter(table_, plan), m.kl.value, m.ear, predicted});
-  return foreseen(documents, desk_.job.promise, 0.95, desk_.certificate.counts());
+  return foreseen(documents, desk_.job.promise, confidence_at(kExpectedLevel), desk_.certificate.counts());
 }
 
 // Tests the plan in force on the documents of the certificate.
-Measurement Search::test(const Plan& plan) {
+Measurement Search::test(const Plan& plan, double level) {
   found_.certified = desk_.measure_certificate(!desk_.job.has_target());  // of a ladder only the last plan is certified
-  const Judged judged = judge(documents_of(found_.certified, desk_.certificate), desk_.job.promise);
+  const Judged judged =
+      judge(documents_of(found_.certified, desk_.certificate), desk_.job.promise, confidence_at(level));
   const Measurement& m = judged.measured;
   const double bits = bits_per_parameter(table_, plan);
   const bool met = meets(m, found_.target), asked = desk_.job.has_target();
-  if (asked) found_.ladder.push_back({bits, m.ear, m.kl, m.top1, met});
+  if (asked) found_.ladder.push_back({bits, m.ear, m.kl, m.top1, met, level});
   desk_.note(fmt::format("certificate {}{:.3f} bits a weight: EAR {:.5f} [{:.5f}, {:.5f}] ({}), KL {:.6f}{}",
-                         asked ? fmt::format("test {}, ", found_.ladder.size()) : "", bits, m.ear.value, m.ear.ci95.low,
-                         m.ear.ci95.high, judged.worst, m.kl.value,
+                         asked ? fmt::format("test {} at {:g}%, ", found_.ladder.size(), 100 * level) : "", bits,
+                         m.ear.value, m.ear.ci95.low, m.ear.ci95.high, judged.worst, m.kl.value,
                          !asked ? ""
                          : met  ? ": holds"
                                 : ": does not hold"));

@@ -34,15 +34,18 @@ struct Found {
 // Plans among which a search looks, by ascending bytes: the table's Pareto front, or what evolution alone goes through.
 std::vector<Plan> plans_to_try(Desk& desk, const SensitivityTable& table, PlanEvolution& evolution, const Pace& pace);
 
-// The plans of a ladder, by descending size: those that are `larger` bits a weight larger than `start`, the start, and at
-// most `most` plans in steps of `step` bits below it. `parameters`: those that plans give formats to.
+// The two sequences of plans that are tested (certificate/ladder_step.h), both by descending size: `start` and at most
+// `most` plans in steps of `step` bits a weight below it; and those that are `larger` bits larger. `parameters`: those that
+// plans give formats to.
 struct LadderShape {
   std::vector<double> larger;  // descending
   double step = 0;
   int most = 0;
 };
-std::vector<Plan> ladder_of(const std::vector<Plan>& front, const Plan& start, int64_t parameters,
-                            const LadderShape& shape);
+struct Ladder {
+  std::vector<Plan> expected, larger;
+};
+Ladder ladder_of(const std::vector<Plan>& front, const Plan& start, int64_t parameters, const LadderShape& shape);
 
 class Search {
  public:
@@ -59,8 +62,8 @@ class Search {
   Plan found_on_front(const Target& aim);
   Plan found_by_evolution(const Target& aim);
   Measurement trial(const Plan& plan, const std::string& what);
-  Measurement test(const Plan& plan);
-  std::vector<Plan> ladder(const Plan& start);
+  Measurement test(const Plan& plan, double level = kWholeLevel);
+  Ladder ladder(const Plan& start);
   Plan descend(const Plan& start);
   // These serve a target of tasks (search/tasks.cc).
   struct OwnText;

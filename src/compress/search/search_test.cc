@@ -26,32 +26,35 @@ std::vector<int64_t> sizes_of(const std::vector<Plan>& plans) {
   return sizes;
 }
 
-TEST(Ladder, GoesDownFromALargerPlanInSteps) {
+TEST(Ladder, GoesDownInStepsFromThePlanThatIsExpectedToHold) {
   const std::vector<Plan> front = front_of({80, 84, 88, 92, 96, 100, 104, 108, 112});
-  // A bit of each of 80 parameters is ten bytes.
-  EXPECT_THAT(sizes_of(ladder_of(front, front[5], 80, {.larger = {1}, .step = 0.4, .most = 3})),
-              ElementsAre(112, 100, 96, 92, 88));
-  EXPECT_THAT(sizes_of(ladder_of(front, front[5], 80, {.larger = {0.5}, .step = 0.8, .most = 9})),
-              ElementsAre(108, 100, 92, 84));
+  // A bit is ten bytes where there are 80 parameters.
+  const Ladder a = ladder_of(front, front[5], 80, {.larger = {1}, .step = 0.4, .most = 3});
+  EXPECT_THAT(sizes_of(a.expected), ElementsAre(100, 96, 92, 88));
+  EXPECT_THAT(sizes_of(a.larger), ElementsAre(112));
+  const Ladder b = ladder_of(front, front[5], 80, {.larger = {0.5}, .step = 0.8, .most = 9});
+  EXPECT_THAT(sizes_of(b.expected), ElementsAre(100, 92, 84));
+  EXPECT_THAT(sizes_of(b.larger), ElementsAre(108));
 }
 
-TEST(Ladder, MayBeginWithSeveralLargerPlans) {
+TEST(Ladder, HasLargerPlansFromTheLargestDown) {
   const std::vector<Plan> front = front_of({80, 84, 88, 92, 96, 100, 104, 108, 112});
-  EXPECT_THAT(sizes_of(ladder_of(front, front[4], 80, {.larger = {1.5, 0.5}, .step = 1, .most = 1})),
-              ElementsAre(112, 104, 96, 84));
-  EXPECT_THAT(sizes_of(ladder_of(front, front[7], 80, {.larger = {1, 0.25}, .step = 1, .most = 0})),
-              ElementsAre(112, 108));
+  EXPECT_THAT(sizes_of(ladder_of(front, front[4], 80, {.larger = {1.5, 0.5}, .step = 1, .most = 1}).larger),
+              ElementsAre(112, 104));
+  EXPECT_THAT(sizes_of(ladder_of(front, front[7], 80, {.larger = {1, 0.25}, .step = 1, .most = 0}).larger),
+              ElementsAre(112));
 }
 
-// Steps finer than the front give no plan twice, the widest plan is the largest there is, and a ladder of no steps still
-// begins with a larger plan.
+// Steps finer than the front give no plan twice, the widest plan is the largest there is and has none above it, and a
+// ladder of no steps has the plan alone.
 TEST(Ladder, HasEveryPlanOnce) {
   const std::vector<Plan> front = front_of({80, 100, 120});
-  EXPECT_THAT(sizes_of(ladder_of(front, front[1], 80, {.larger = {9}, .step = 0.1, .most = 30})),
-              ElementsAre(120, 100, 80));
-  EXPECT_THAT(sizes_of(ladder_of(front, front[2], 80, {.larger = {9}, .step = 1, .most = 1})), ElementsAre(120, 100));
-  EXPECT_THAT(sizes_of(ladder_of(front, front[1], 80, {.larger = {0.25}, .step = 1, .most = 0})),
-              ElementsAre(120, 100));
+  EXPECT_THAT(sizes_of(ladder_of(front, front[1], 80, {.larger = {9}, .step = 0.1, .most = 30}).expected),
+              ElementsAre(100, 80));
+  EXPECT_THAT(ladder_of(front, front[2], 80, {.larger = {9}, .step = 1, .most = 1}).larger, testing::IsEmpty());
+  const Ladder alone = ladder_of(front, front[1], 80, {.larger = {1, 0.25}, .step = 1, .most = 0});
+  EXPECT_THAT(sizes_of(alone.expected), ElementsAre(100));
+  EXPECT_THAT(sizes_of(alone.larger), ElementsAre(120));
 }
 
 }  // namespace

@@ -74,7 +74,7 @@ DomainFidelity measured(const std::string& name, std::span<const DocumentFidelit
     return d;
   }
   const auto options = [&](const std::vector<double>& of) {
-    return ClusterOptions{.confidence = confidence, .resamples = 2000, .seed = 0, .ratios = of};
+    return ClusterOptions{.confidence = confidence, .resamples = resamples_for(confidence), .seed = 0, .ratios = of};
   };
   d.kl = cluster_mean(losses.kl, losses.tokens, options(ratios.kl));
   d.ear = complement(cluster_mean(losses.ear, losses.tokens, options(ratios.ear)));

@@ -210,6 +210,8 @@ Interval reach_of_ratios(std::span<const double> ratios, double tail) {
 
 }  // namespace
 
+int resamples_for(double confidence) { return static_cast<int>(std::lround(50 / ((1 - confidence) / 2))); }
+
 Estimate cluster_mean(std::span<const double> sums, std::span<const double> counts, const ClusterOptions& options) {
   check(sums.size() == counts.size(), "a mean over documents needs as many counts as sums: {} and {}", counts.size(),
         sums.size());

@@ -23,6 +23,9 @@ struct ClusterOptions {
   std::span<const double> ratios{};
 };
 
+// Returns the number of resamples of which fifty lie beyond each end: 2,000 at 95%.
+int resamples_for(double confidence);
+
 // Returns the mean over positions, which is the sum of `sums` over the sum of `counts`, with one entry of each per
 // document. Its interval is the bootstrap-t by document (Efron and Tibshirani 1993, section 12.5) of its logarithm,
 // studentised by the linearised standard error of the ratio. Its coverage holds even with ten documents, where
