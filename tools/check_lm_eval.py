@@ -9,7 +9,7 @@ local-chat-completions on tasks made of ours, question by question against `fide
 Versions that were used: lm-eval 0.4.9.2 with transformers 4.57.6 (it does not import beside 5), datasets 5.0.1, evaluate 0.4.6,
 torch 2.15.0; lm-eval 0.4.13 with transformers 5.23.0, datasets 5.2.0, torch 2.15.0. The model needs a chat template.
 Exits 1 where a choice, a greedy flag, an answer or a score differs. Log-likelihoods are sums of the server's FP32 logs, whose
-weights are exact to 2^-22 (kernels/choice_arithmetic.h): they may differ from eval's by 1e-6 a token and a half unit in the last
+weights are exact to 2^-22 (step/choice_arithmetic.h): they may differ from eval's by 1e-6 a token and a half unit in the last
 place of each."""
 import itertools
 import json

@@ -15,7 +15,7 @@ OUT = pathlib.Path(__file__).resolve().parent.parent / "docs" / "pictures" / "ma
 SAYS = {
     "core": "errors, tensors, threads, files", "ranks": "processes that share one job", "grammar": "what an answer may look like",
     "formats": "what a weight can be stored as", "text": "tokenizer, chat templates",
-    "arch": "what a model is, as numbers", "io": "checkpoints, GGUF, exports", "kernels": "ref · cpu · cuda",
+    "arch": "what a model is, as numbers", "step": "a step of a model as data", "io": "checkpoints, GGUF, exports", "kernels": "ref · cpu · cuda",
     "alloc": "exact allocation", "runtime": "the transformer, once", "engine": "scheduler, drafts, text", "train": "backward, tuning",
     "quant": "GPTQ, grids, vectors", "eval": "KL, EAR, tasks", "serve": "HTTP, OpenAI's JSON", "sensitivity": "what each group costs",
     "compress": "target to certificate", "app": "the command line",

@@ -335,6 +335,24 @@ nlohmann::json foresee(const Job& job, const World& world, const Ranks& ranks) {
   return report;
 }
 
+namespace {
+
+// Searches for the smallest plan that meets target `i`, writes its checkpoint and its page, and returns its report.
+nlohmann::json reach_target(Desk& desk, const Measured& measured, Search& search, Builder& builder, size_t i) {
+  const Job& job = desk.job;
+  desk.time.phase("choosing plans");
+  const Found found = search.run(desk.targets[i]);
+  desk.time.phase("writing");
+  Finished made = finish(desk, measured, found, builder.built(), job.outputs()[i]);
+  const auto times = desk.time.parts();
+  for (const auto& [name, spent] : times) made.report["seconds"][name] = to_json(spent);
+  if (job.on_gpu) made.report["gpu_bytes_highest"] = cuda_memory(job.serving.gpu).highest;
+  if (!job.page_file.empty()) write_page(desk, measured, search.front(), found, made, times, job.page(i));
+  return std::move(made.report);
+}
+
+}  // namespace
+
 nlohmann::json compress(const Job& job, const World& world, const Ranks& ranks) {
   check_job(job);
   if (!ranks.first()) set_progress_mode(ProgressMode::none);
@@ -377,19 +395,8 @@ nlohmann::json compress(const Job& job, const World& world, const Ranks& ranks) 
                         bits_per_parameter(measured.table, search.front().back())));
   std::vector<nlohmann::json> reports;
   for (size_t i = 0; i < desk.targets.size(); ++i) {
-    if (const auto there = finished(desk, i)) {
-      reports.push_back(*there);
-      continue;
-    }
-    desk.time.phase("choosing plans");
-    const Found found = search.run(desk.targets[i]);
-    desk.time.phase("writing");
-    Finished made = finish(desk, measured, found, builder.built(), job.outputs()[i]);
-    const auto times = desk.time.parts();
-    for (const auto& [name, spent] : times) made.report["seconds"][name] = to_json(spent);
-    if (job.on_gpu) made.report["gpu_bytes_highest"] = cuda_memory(job.serving.gpu).highest;
-    if (!job.page_file.empty()) write_page(desk, measured, search.front(), found, made, times, job.page(i));
-    reports.push_back(std::move(made.report));
+    const auto there = finished(desk, i);
+    reports.push_back(there ? *there : reach_target(desk, measured, search, builder, i));
   }
   end_journal(desk);
   say_times(desk);

@@ -1,4 +1,4 @@
-// This file holds what a request asks of its sampling, and makes the rule for one token from it (kernels/choice.h).
+// This file holds what a request asks of its sampling, and makes the rule for one token from it (step/choice.h).
 // The random number of a choice is a pure function of (seed, position). So a sampled token depends only on its
 // request's seed, its tokens and its position; batching, preemption and speculation cannot change it.
 //

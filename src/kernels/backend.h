@@ -1,4 +1,4 @@
-// kernels: the arithmetic. A backend (Cpu, Cuda) supplies the same few fused operations; runtime/executor.h runs a step's
+// kernels: the arithmetic. A backend (Cpu, Cuda) supplies the same few fused operations; runtime/execution/executor.h runs a step's
 // program (step/program.h) over them. kernels/ref holds their readable twins in double.
 //
 // Letters used everywhere: n tokens of a batch, s sequences, d model dim, f ffn dim, h heads, hk kv heads, e head dim,

@@ -20,7 +20,7 @@
 #include "core/rng.h"
 #include "formats/grid_curve.h"
 #include "kernels/cuda/backend/cuda.h"
-#include "runtime/executor.h"
+#include "runtime/execution/executor.h"
 
 using namespace fidelio;
 

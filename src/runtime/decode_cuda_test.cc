@@ -6,7 +6,7 @@
 #include "core/rng.h"
 #include "kernels/cuda/backend/cuda.h"
 #include "kernels/cuda/test_device.h"
-#include "runtime/executor.h"
+#include "runtime/execution/executor.h"
 
 namespace fidelio {
 namespace {

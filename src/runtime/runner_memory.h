@@ -1,6 +1,6 @@
 // RunnerMemory<B>: the memory that RunnerImpl<B>s of one shape share. Included by runner_impl.h alone.
 #pragma once
-#include "runtime/executor.h"
+#include "runtime/execution/executor.h"
 
 namespace fidelio {
 

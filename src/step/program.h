@@ -1,7 +1,7 @@
 // Program: one step of a model as data.
 //
 // A step takes a batch of rows through the model. Its program lists the operations that this takes, in order, with the
-// values that they read and write. build.h makes it from a ModelConfig; every backend runs it (runtime/executor.h);
+// values that they read and write. build.h makes it from a ModelConfig; every backend runs it (runtime/execution/executor.h);
 // to_text() shows it:
 //
 //   layer 3

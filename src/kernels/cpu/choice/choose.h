@@ -1,4 +1,4 @@
-// This file chooses tokens on the host; kernels/choice.h defines the choice and choice_arithmetic.h its bits. The
+// This file chooses tokens on the host; step/choice.h defines the choice and choice_arithmetic.h its bits. The
 // steps are:
 //
 //   range    finds the best logit, and checks that all can be ordered; the greedy choice ends here

@@ -1,4 +1,4 @@
-// This file chooses tokens on the device that has the logits: the choices of kernels/choice.h, bit for bit those of
+// This file chooses tokens on the device that has the logits: the choices of step/choice.h, bit for bit those of
 // the host.
 #pragma once
 #include <cstdint>
@@ -9,7 +9,7 @@ namespace fidelio::cuda {
 
 using Stream = CUstream_st*;
 
-// These are LogitChange and ChoiceRule of kernels/choice.h as device memory holds them. The changes of a rule are
+// These are LogitChange and ChoiceRule of step/choice.h as device memory holds them. The changes of a rule are
 // consecutive.
 struct DeviceChange {
   int32_t id;

@@ -1,9 +1,9 @@
 // This file has what the thread blocks that choose a token from a row share, sums over them, and the walk over their
 // part of the row. Only choose.cu uses it.
 #pragma once
-#include "step/choice_race.h"
 #include "kernels/cuda/device/launch.cuh"
 #include "kernels/cuda/rows/choose.h"
+#include "step/choice_race.h"
 
 namespace fidelio::cuda {
 namespace {

@@ -1,4 +1,4 @@
-// This file handles mixtures of experts on the device (kernels/routes.h defines slots): it chooses experts, and moves
+// This file handles mixtures of experts on the device (step/routes.h defines slots): it chooses experts, and moves
 // rows into slots and back.
 #pragma once
 #include "kernels/cuda/linear/decode/lowbit_routed.h"

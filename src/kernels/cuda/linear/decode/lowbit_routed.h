@@ -1,4 +1,4 @@
-// This file has products of a mixture of experts in which every slot (kernels/routes.h) is a row by itself: y[slot] =
+// This file has products of a mixture of experts in which every slot (step/routes.h) is a row by itself: y[slot] =
 // W[expert of the slot] x[slot's input]. Only the device knows which expert that is, so a step with such products can
 // be recorded as a graph. A thread block looks its slot's expert up and continues as lowbit_stream.cuh does with one
 // row, so the bits are those of any other product.

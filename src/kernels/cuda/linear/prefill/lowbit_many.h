@@ -52,7 +52,7 @@ bool takes_integers(const LowbitWeight& w, const Rounding& rounding);
 // Computes y = W x, or y += W x. At most kMaxTogether weights, whose shapes differ only in `out`, go in one launch.
 void lowbit_many(Stream stream, const ManyRows& x, int64_t rows, std::span<const LowbitOutput> outputs, bool add);
 
-// Does the same for the slots of a mixture of experts (kernels/routes.h), grouped by expert, with all groups in one
+// Does the same for the slots of a mixture of experts (step/routes.h), grouped by expert, with all groups in one
 // launch. Tile i has the rows from kRoutedRows * i on of x.padded = kRoutedRows * tiles.most. An expert has as many
 // tiles as its slots fill; the last one may have rows that are not used. Tiles have few rows because many experts
 // have few slots: with 512 rows and 8 of 128 experts for each, 32.

@@ -4,7 +4,7 @@
 #include <string>
 #include <tuple>
 
-#include "runtime/weights.h"
+#include "runtime/execution/weights.h"
 #include "step/routing.h"
 
 namespace fidelio {
