@@ -111,7 +111,7 @@ class Passage {
   }
 
   // Adds W input to the stream, with the weight as it is now.
-  void advance(int layer, Role role) {
+  void advance(int layer, InputId which) {
     for (size_t i = 0; i < batches_.size(); ++i) {
       runner_.begin(batches_[i].batch, Activations::f32);
       runner_.write_stream(stream(i));
