@@ -167,6 +167,7 @@ class Passage {
   std::vector<PackedBatch> batches_;
   std::vector<std::shared_ptr<float[]>> streams_, inputs_;  // in the runner's memory
   int64_t columns_ = 0;                                     // columns of the inputs
+  int layer_ = 0;                                           // the layer whose experts were observed last
   std::vector<Routes> routes_;                              // which experts of the layer each row passes
   bool chosen_here_ = false;        // whether the inputs of downs were collected with these routes
   std::shared_ptr<float[]> taken_;  // one expert's rows of a batch
