@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <numbers>
+#include <numeric>
 
 namespace fidelio::ref {
 
@@ -110,6 +111,20 @@ std::vector<double> turned(std::span<const double> x, const Hadamard& how, int64
       y[i] += how.entry(element, j) * x[i - in_block + j * how.stride + p] * how.scale();
   }
   return y;
+}
+
+std::vector<ChosenExpert> route(std::span<const double> logits, int64_t k, bool renormalised) {
+  std::vector<int64_t> order(logits.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) { return logits[a] > logits[b]; });
+  const std::vector<int64_t> summed(order.begin(), renormalised ? order.begin() + k : order.end());
+  std::vector<double> of_summed;
+  for (const int64_t expert : summed) of_summed.push_back(logits[expert]);
+  const std::vector<double> shares = softmax(of_summed);
+  std::vector<ChosenExpert> chosen;
+  for (int64_t i = 0; i < k; ++i) chosen.push_back({order[i], shares[i]});
+  std::ranges::sort(chosen, {}, &ChosenExpert::expert);
+  return chosen;
 }
 
 }  // namespace fidelio::ref

@@ -33,5 +33,13 @@ std::vector<double> swiglu(std::span<const double> gate, std::span<const double>
 std::vector<double> softmax(std::span<const double> logits);
 // Every row of x (M, how.columns) turned: each element of a block is its sum over the entries of a row of the matrix.
 std::vector<double> turned(std::span<const double> x, const Hadamard& how, int64_t M);
+// An expert that a row passes, and the share of the sum that its output has.
+struct ChosenExpert {
+  int64_t expert;
+  double share;
+};
+// The k experts of the largest logits, of equal ones the first, in ascending order. Their shares are the softmax over
+// all logits or, renormalised, over those of the k.
+std::vector<ChosenExpert> route(std::span<const double> logits, int64_t k, bool renormalised);
 
 }  // namespace fidelio::ref

@@ -1,0 +1,229 @@
+#include "kernels/ref/run.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+namespace fidelio::ref {
+namespace {
+
+void add(std::span<const double> from, std::span<double> to) {
+  for (size_t i = 0; i < to.size(); ++i) to[i] += from[i];
+}
+
+std::span<double> row_of(std::vector<double>& matrix, int64_t row, int64_t columns) {
+  return std::span(matrix).subspan(static_cast<size_t>(row * columns), static_cast<size_t>(columns));
+}
+
+}  // namespace
+
+Matrix decoded(const LinearWeight& weight) {
+  const std::vector<float> w = decode(weight);
+  Matrix matrix{weight.out, weight.in, {w.begin(), w.end()}, {}};
+  if (weight.bias) {
+    const std::span<float> bias = weight.bias.as<float>();
+    matrix.bias.assign(bias.begin(), bias.end());
+  }
+  return matrix;
+}
+
+Executor::Executor(const Program& program, const Weights& weights, int64_t pages)
+    : p_(program), w_(weights), values_(program.values.size()), cache_(program.layers.size()) {
+  const int64_t positions = pages * kPageTokens, width = int64_t{p_.attention.kv_heads} * p_.attention.head_dim;
+  for (LayerCache& layer : cache_) {
+    layer.keys.resize(static_cast<size_t>(positions * width));
+    layer.values.resize(static_cast<size_t>(positions * width));
+  }
+}
+
+void Executor::begin(const Batch& batch) {
+  ids_ = batch.ids;
+  logit_rows_ = batch.logit_rows;
+  rows_.clear();
+  for (const Segment& segment : batch.segments) {
+    const std::span<const int32_t> pages = batch.pages_of(segment);
+    for (int32_t i = 0; i < segment.rows; ++i) rows_.push_back({segment.position + i, {pages.begin(), pages.end()}});
+  }
+}
+
+void Executor::run(OpRange range) {
+  for (int32_t i = range.first; i < range.last; ++i)
+    std::visit([this](const auto& operation) { run(operation); }, p_.ops[static_cast<size_t>(i)]);
+}
+
+std::vector<double> Executor::product(const Matrix& matrix, std::span<const double> x) const {
+  return linear(x, matrix.w, matrix.bias, static_cast<int64_t>(x.size()) / matrix.in, matrix.in, matrix.out);
+}
+
+// --- rows ----------------------------------------------------------------------------------------------------------
+void Executor::run(const op::Embed& o) {
+  const Matrix& table = w_.linears[static_cast<size_t>(o.table)];
+  std::vector<double>& to = value(o.to);
+  to.clear();
+  for (const int32_t id : ids_)
+    for (int64_t i = 0; i < table.in; ++i) to.push_back(table.w[static_cast<size_t>(id * table.in + i)] * o.factor);
+}
+
+void Executor::run(const op::Norm& o) {
+  const int64_t d = columns(o.from);
+  std::vector<double> from = value(o.from);
+  if (p_.values[static_cast<size_t>(o.to)].rows == Rows::logits) {
+    from.clear();
+    for (const int32_t row : logit_rows_) {
+      const std::span<double> wanted = row_of(value(o.from), row, d);
+      from.insert(from.end(), wanted.begin(), wanted.end());
+    }
+  }
+  const int64_t count = static_cast<int64_t>(from.size()) / d;
+  value(o.to) = rmsnorm(from, w_.norms[static_cast<size_t>(o.weight)], o.eps, count, d);
+}
+
+void Executor::run(const op::AddNorm& o) {
+  add(rmsnorm(value(o.from), w_.norms[static_cast<size_t>(o.weight)], o.eps, rows(), columns(o.from)), value(o.to));
+}
+
+void Executor::run(const op::Product& o) {
+  for (const op::Output& output : o.outputs) {
+    const bool of_draft = output.to == p_.draft_logits;
+    const Matrix& matrix = of_draft ? w_.draft_head : w_.linears[static_cast<size_t>(output.weight)];
+    std::vector<double> y = product(matrix, value(o.from));
+    if (o.adds)
+      add(y, value(output.to));
+    else
+      value(output.to) = std::move(y);
+  }
+}
+
+void Executor::run(const op::Gated& o) {
+  value(o.to) = o.function == Gate::silu ? swiglu(value(o.gate), value(o.up)) : geglu(value(o.gate), value(o.up));
+}
+
+void Executor::run(const op::Turn& o) {
+  value(o.to) = turned(value(o.from), p_.hadamards[static_cast<size_t>(o.hadamard)], rows());
+}
+
+void Executor::run(const op::Reorder& o) {
+  std::vector<double> to;
+  for (int64_t row = 0; row < rows(); ++row)
+    for (const int32_t column : w_.orders[static_cast<size_t>(o.order)])
+      to.push_back(value(o.from)[static_cast<size_t>(row * columns(o.from) + column)]);
+  value(o.to) = std::move(to);
+}
+
+void Executor::run(const op::Spread& o) {
+  const int64_t v = columns(o.to);
+  std::vector<double>& to = value(o.to);
+  to.assign(logit_rows_.size() * static_cast<size_t>(v), -std::numeric_limits<double>::infinity());
+  auto from = value(o.from).begin();
+  for (size_t row = 0; row < logit_rows_.size(); ++row)
+    for (const int32_t token : w_.draft_tokens) to[row * static_cast<size_t>(v) + static_cast<size_t>(token)] = *from++;
+}
+
+// --- attention -----------------------------------------------------------------------------------------------------
+double Executor::query_factor(int64_t position) const {
+  const AttentionShape& shape = p_.attention;
+  return shape.query_scale *
+         (1 + shape.query_growth * std::log(1.0 + static_cast<double>(position / shape.query_growth_positions)));
+}
+
+int64_t Executor::place(const Row& row, int64_t position) const {
+  return int64_t{row.pages.at(static_cast<size_t>(position / kPageTokens))} * kPageTokens + position % kPageTokens;
+}
+
+void Executor::prepare(std::span<double> heads, int64_t count, NormId norm, const Rotation& rotation,
+                       int64_t position) const {
+  const int64_t e = p_.attention.head_dim;
+  if (norm >= 0)
+    std::ranges::copy(rmsnorm(heads, w_.norms[static_cast<size_t>(norm)], p_.attention.norm_eps, count, e),
+                      heads.begin());
+  const std::vector<double> frequencies(rotation.inverse_frequencies.begin(), rotation.inverse_frequencies.end());
+  rope(heads, frequencies, rotation.scale, position, count, e);
+}
+
+void Executor::run(const op::Heads& o) {
+  const AttentionShape& shape = p_.attention;
+  const Rotation& rotation = shape.rotations[static_cast<size_t>(shape.layers[static_cast<size_t>(o.layer)].rotation)];
+  LayerCache& cache = cache_[static_cast<size_t>(o.layer)];
+  const int64_t width = columns(o.q), kv_width = columns(o.k);
+  for (int64_t i = 0; i < rows(); ++i) {
+    const Row& row = rows_[static_cast<size_t>(i)];
+    const std::span<double> q = row_of(value(o.q), i, width), k = row_of(value(o.k), i, kv_width),
+                            v = row_of(value(o.v), i, kv_width);
+    for (double& x : q) x *= query_factor(row.position);
+    prepare(q, shape.heads, o.q_norm, rotation, row.position);
+    prepare(k, shape.kv_heads, o.k_norm, rotation, row.position);
+    std::ranges::copy(k, row_of(cache.keys, place(row, row.position), kv_width).begin());
+    std::ranges::copy(v, row_of(cache.values, place(row, row.position), kv_width).begin());
+  }
+}
+
+void Executor::run(const op::Attend& o) {
+  const AttentionShape& shape = p_.attention;
+  LayerCache& cache = cache_[static_cast<size_t>(o.layer)];
+  const int64_t width = columns(o.q), kv_width = int64_t{shape.kv_heads} * shape.head_dim;
+  std::vector<double> to;
+  for (int64_t i = 0; i < rows(); ++i) {
+    const Row& row = rows_[static_cast<size_t>(i)];
+    std::vector<double> keys, values;  // (position + 1, hk, e)
+    for (int64_t position = 0; position <= row.position; ++position) {
+      const std::span<double> k = row_of(cache.keys, place(row, position), kv_width),
+                              v = row_of(cache.values, place(row, position), kv_width);
+      keys.insert(keys.end(), k.begin(), k.end());
+      values.insert(values.end(), v.begin(), v.end());
+    }
+    const std::vector<double> attended =
+        attention(row_of(value(o.q), i, width), keys, values, row.position, shape.heads, shape.kv_heads, shape.head_dim,
+                  shape.layers[static_cast<size_t>(o.layer)].window);
+    to.insert(to.end(), attended.begin(), attended.end());
+  }
+  value(o.to) = std::move(to);
+}
+
+// --- experts -------------------------------------------------------------------------------------------------------
+void Executor::run(const op::Route& o) {
+  value(o.logits) = product(w_.routers[static_cast<size_t>(o.router)], value(o.from));
+  slots_.clear();
+  for (int64_t row = 0; row < rows(); ++row)
+    for (const auto& [expert, share] :
+         route(row_of(value(o.logits), row, p_.routing.experts), p_.routing.per_row, p_.routing.renormalised))
+      slots_.push_back({row, expert, share});
+  std::ranges::stable_sort(slots_, {}, &Slot::expert);
+}
+
+void Executor::run(const op::Take& o) {
+  std::vector<double> to;
+  for (const Slot& slot : slots_) {
+    const std::span<double> row = row_of(value(o.from), slot.row, columns(o.from));
+    to.insert(to.end(), row.begin(), row.end());
+  }
+  value(o.to) = std::move(to);
+}
+
+const Matrix& Executor::expert(ExpertsId id, int64_t expert) const {
+  const LayerExperts& experts = p_.experts[static_cast<size_t>(id)];
+  const LinearId wanted{experts.layer, experts.role, static_cast<int>(expert)};
+  return w_.linears.at(static_cast<size_t>(std::ranges::find(p_.linears, wanted) - p_.linears.begin()));
+}
+
+void Executor::run(const op::RoutedProduct& o) {
+  for (const op::RoutedOutput& output : o.outputs) {
+    std::vector<double> to;
+    for (size_t slot = 0; slot < slots_.size(); ++slot) {
+      const std::vector<double> y = product(expert(output.weights, slots_[slot].expert),
+                                            row_of(value(o.from), static_cast<int64_t>(slot), columns(o.from)));
+      to.insert(to.end(), y.begin(), y.end());
+    }
+    value(output.to) = std::move(to);
+  }
+}
+
+void Executor::run(const op::Combine& o) {
+  const int64_t d = columns(o.to);
+  for (size_t slot = 0; slot < slots_.size(); ++slot) {
+    const std::span<double> from = row_of(value(o.from), static_cast<int64_t>(slot), d),
+                            to = row_of(value(o.to), slots_[slot].row, d);
+    for (size_t i = 0; i < to.size(); ++i) to[i] += slots_[slot].share * from[i];
+  }
+}
+
+}  // namespace fidelio::ref

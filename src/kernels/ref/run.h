@@ -1,0 +1,87 @@
+// ref::Executor runs a program (step/program.h) in double, one operation after the other, as plainly as it can be
+// written. It judges the executors that serve.
+#pragma once
+#include "formats/linear_weight.h"
+#include "kernels/ref/ref.h"
+#include "step/batch.h"
+#include "step/program.h"
+
+namespace fidelio::ref {
+
+// A linear's weight w (out, in), and its bias (out) or nothing.
+struct Matrix {
+  int64_t out = 0, in = 0;
+  std::vector<double> w, bias;
+};
+Matrix decoded(const LinearWeight& weight);
+
+// Everything that operations read beside values and the cache, indexed as the program's lists are.
+struct Weights {
+  std::vector<Matrix> linears;               // by WeightId
+  std::vector<std::vector<double>> norms;    // by NormId, multiplied by their factors
+  std::vector<Matrix> routers;               // (E, d)
+  std::vector<std::vector<int32_t>> orders;  // for each new column the old one
+  // The rows of the head for a draft's vocabulary, and their tokens. Both are empty where no draft head is run.
+  Matrix draft_head;
+  std::vector<int32_t> draft_tokens;
+};
+
+class Executor {
+ public:
+  // The program and the weights must outlive the executor, whose cache has so many pages.
+  Executor(const Program& program, const Weights& weights, int64_t pages);
+
+  // A step begins with the rows of this batch. The cache is kept; values are those of the step before until they are
+  // written.
+  void begin(const Batch& batch);
+  void run(OpRange range);
+  // A value's rows, one after the other. It may be read after the operation that writes it, and written before one that
+  // reads it.
+  std::vector<double>& value(ValueId id) { return values_[static_cast<size_t>(id)]; }
+
+ private:
+  struct Row {  // of the batch
+    int64_t position;
+    std::vector<int32_t> pages;
+  };
+  struct Slot {  // a row that passes an expert
+    int64_t row, expert;
+    double share;
+  };
+  struct LayerCache {
+    std::vector<double> keys, values;  // (pages, kPageTokens, hk e)
+  };
+
+  void run(const op::Embed& o);
+  void run(const op::Norm& o);
+  void run(const op::AddNorm& o);
+  void run(const op::Product& o);
+  void run(const op::Heads& o);
+  void run(const op::Attend& o);
+  void run(const op::Gated& o);
+  void run(const op::Turn& o);
+  void run(const op::Reorder& o);
+  void run(const op::Route& o);
+  void run(const op::Take& o);
+  void run(const op::RoutedProduct& o);
+  void run(const op::Combine& o);
+  void run(const op::Spread& o);
+
+  int64_t rows() const { return static_cast<int64_t>(rows_.size()); }
+  int64_t columns(ValueId id) const { return p_.values[static_cast<size_t>(id)].columns; }
+  std::vector<double> product(const Matrix& matrix, std::span<const double> x) const;
+  const Matrix& expert(ExpertsId id, int64_t expert) const;
+  void prepare(std::span<double> heads, int64_t count, NormId norm, const Rotation& rotation, int64_t position) const;
+  double query_factor(int64_t position) const;
+  int64_t place(const Row& row, int64_t position) const;  // of a position's key in the cache, counted in positions
+
+  const Program& p_;
+  const Weights& w_;
+  std::vector<std::vector<double>> values_;  // by ValueId
+  std::vector<LayerCache> cache_;            // (L)
+  std::vector<int32_t> ids_, logit_rows_;
+  std::vector<Row> rows_;
+  std::vector<Slot> slots_;  // by expert, those of an expert by row
+};
+
+}  // namespace fidelio::ref
