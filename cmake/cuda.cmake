@@ -61,6 +61,7 @@ function(fidelio_cuda_tests)
   add_executable(quant_cuda_bench EXCLUDE_FROM_ALL ${CMAKE_SOURCE_DIR}/src/quant/quant_cuda_bench.cc)
   target_link_libraries(quant_cuda_bench PRIVATE fidelio_quant)
   file(GLOB tests CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/kernels/cuda/*cuda_test.cc ${CMAKE_SOURCE_DIR}/src/runtime/*cuda_test.cc
+    ${CMAKE_SOURCE_DIR}/src/runtime/execution/*cuda_test.cc
     ${CMAKE_SOURCE_DIR}/src/engine/*cuda_test.cc ${CMAKE_SOURCE_DIR}/src/quant/*cuda_test.cc ${CMAKE_SOURCE_DIR}/src/quant/atom/*cuda_test.cc ${CMAKE_SOURCE_DIR}/src/quant/device/*cuda_test.cc ${CMAKE_SOURCE_DIR}/src/train/*cuda_test.cc)
   if(WITH_TESTS AND tests)
     add_executable(cuda_test ${tests})
