@@ -7,6 +7,7 @@
 #include "compress/certificate/certificate.h"
 #include "core/foreign/foreign_text.h"
 #include "core/foreign/units.h"
+#include "step/build.h"
 #include "text/tokenizer/config.h"
 
 namespace fidelio::app {
@@ -187,21 +188,28 @@ void print_certificate(const Checkpoint& checkpoint, const nlohmann::json& repor
   }
 }
 
+void print_program(const Checkpoint& checkpoint) {
+  const ModelConfig& config = checkpoint.config();
+  fmt::print("{}", to_text(build_program(config, config.max_positions)));
+}
+
 }  // namespace
 
 void add_inspect(CLI::App& app) {
   struct Options {
     std::string model, json;
-    bool all = false;
+    bool all = false, program = false;
   };
   auto o = std::make_shared<Options>();
   CLI::App* verb = app.add_subcommand("inspect", "Show what a model is: size in file and memory, formats, certificate");
   verb->footer("Example:\n  fidelio inspect models/quill-26m");
   verb->add_option("MODEL", o->model, "Model folder or .gguf file")->required()->check(model_folder());
   verb->add_flag("--all", o->all, "List every weight matrix with its format and shape");
+  verb->add_flag("--program", o->program, "Print the operations of the model's step instead, in the order they run in");
   add_json(*verb, o->json);
   verb->callback([o] {
     const Checkpoint checkpoint = Checkpoint::open(o->model);
+    if (o->program) return print_program(checkpoint);
     const nlohmann::json report = inspect(checkpoint);
     write_json(o->json, report);
     if (quiet(o->json)) return;
