@@ -118,7 +118,7 @@ struct ModelConfig {
   bool o_bias = false;             // o has a bias too (attention_bias=true of Llama and Qwen3; never Qwen2)
   bool mlp_bias = false;           // gate, up, down have biases (Llama's mlp_bias=true)
   int sliding_window = 0;          // the window of the layers that have one; 0 means none has
-  std::vector<LayerKind> kinds;    // (L) where layers differ; if empty, all layers have the window and the global rope
+  std::vector<LayerKind> kinds;    // (L) where layers differ; if empty, all have the window and the global rope
   // These are the scalars of Granite and Gemma. Embeddings are multiplied by the first, scores by the second in place
   // of 1 / sqrt(e) (0 keeps that), and the outputs of attention and the MLP by the third. Logits are divided by the
   // fourth.

@@ -1,12 +1,9 @@
-// This file describes a layer as four stops, in the order in which it runs. A stop is an input together with the
-// linears that read it:
+// A layer as four stops in the order in which it runs. The linears of a stop read one input:
 //
-//   stream -> norm -> [attn_in] q k v   -> attention        -> [o_in]    o    -> added to the stream
-//   stream -> norm -> [mlp_in]  gate up -> activation, gate -> [down_in] down -> added to the stream
+//   stream -> norm -> [attn_in] q k v -> attention -> [o_in] o -> + -> norm -> [mlp_in] gate up -> SwiGLU -> [down_in] down -> +
 //
-// Everything that treats the linears of a stop together reads this table. They are quantised against one Hessian,
-// share one entry of a journal, form one group of the sensitivity, and take one format where a serving engine runs
-// them as one product.
+// What is said of a stop is said here alone: its linears are quantised against one Hessian, wait in one entry of a journal,
+// are one group of the sensitivity, and take one format where a serving engine runs them as one product.
 #pragma once
 #include <array>
 #include <span>
@@ -19,10 +16,10 @@ enum class InputId : uint8_t { attn_in, o_in, mlp_in, down_in };
 
 struct Stop {
   InputId input;
-  std::string_view name;  // "qkv", for example; the stop of layer 3 is then called "layers.3.qkv"
+  std::string_view name;  // "qkv": the stop of layer 3 is "layers.3.qkv"
   std::span<const Role> roles;
 
-  // Tells whether the linear adds its output to the stream (o and down). The next stop's input then waits for it.
+  // o and down add to the stream, so the next stop's input waits for them.
   bool adds() const { return input == InputId::o_in || input == InputId::down_in; }
 };
 
@@ -33,11 +30,10 @@ inline constexpr std::array<Stop, 4> kStops = {{{InputId::attn_in, "qkv", std::s
                                                 {InputId::mlp_in, "gate_up", std::span(kLayerRoles).subspan(4, 2)},
                                                 {InputId::down_in, "down", std::span(kLayerRoles).subspan(6, 1)}}};
 
-// Returns the stop of a role within a layer. Throws Error for the embedding and the head, which have none.
+// Of a role within a layer; embedding and head have none.
 const Stop& stop_of(Role role);
-// Returns "layers.3.qkv", for example, and for the embedding or the head its own name.
+// "layers.3.qkv"; of an embedding or head its own name.
 std::string stop_of(LinearId id);
-// Returns "layers.3.qkv" for layer 3 and the stop "qkv".
 std::string stop_name(int layer, const Stop& stop);
 
 }  // namespace fidelio
