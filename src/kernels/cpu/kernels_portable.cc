@@ -1,3 +1,4 @@
+// This file is compiled for any machine. It exports the portable set of the kernels in x_body.h.
 #include "kernels/cpu/attention/attention_body.h"
 #include "kernels/cpu/linear/dense_body.h"
 #include "kernels/cpu/ops_body.h"
