@@ -1,14 +1,14 @@
 // This file defines what a backend is: the operations of a model's step on one kind of device. Cpu and Cuda are
-// backends, and runtime/executor.h runs a step's program (step/program.h) over them. kernels/ref has the same
-// operations in double, as plainly as they can be written.
+// backends, and runtime/execution/executor.h runs a step's program (step/program.h) over them. kernels/ref has the
+// same operations in double, as plainly as they can be written.
 //
 // Letters used everywhere: n tokens of a batch, s sequences, d model dim, f ffn dim, h heads, hk kv heads, e head dim,
 // v vocabulary, L layers, E experts, k experts of a row, g group size, b bits, M rows of an activation matrix, K its
 // columns.
 //
-// Every backend keeps two laws (tests/laws_test.cc). Row invariance: a row of a result does not depend on which other
-// rows are in the batch, nor on the number of threads. Steady memory: a step of a shape that was run
-// before allocates no matrix and no scratch.
+// Every backend keeps two laws. Row invariance (tests/laws_test.cc): a row of a result depends neither on the other
+// rows of the batch nor on the number of threads. Steady memory: a step of a shape that was run before allocates no
+// matrix and no scratch.
 #pragma once
 #include <concepts>
 #include <cstdint>

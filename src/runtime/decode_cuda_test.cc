@@ -1,6 +1,6 @@
 // These tests check decoding with low-bit weights on a GPU. In a step of one row products make each other's input. It
-// must give the bits that the same row has in a step of two, where every operation is a kernel of its own. Without a
-// GPU the tests are skipped.
+// must give the bits that the same row has in a step of two. There products of 2 and 3 bits are kernels of their own,
+// and wider ones use the kernels for several rows. Without a GPU the tests are skipped.
 #include <gtest/gtest.h>
 #include <numeric>
 
