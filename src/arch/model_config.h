@@ -126,8 +126,8 @@ struct ModelConfig {
   // The query at position p is multiplied by 1 + query_growth log(1 + floor(p / rope.original_max_positions))
   // (Ministral 3). With 0 it is left as it is.
   double query_growth = 0;
-  // A mixture of experts has E = `experts` MLPs in place of one, and each row passes the k = `experts_per_row`
-  // whose logits from the layer's router are largest. Their outputs are summed with the weights of the router's softmax. If
+  // A mixture of experts has E = `experts` MLPs in place of one, and each row passes the k = `experts_per_row` whose
+  // logits from the layer's router are largest. Their outputs are summed with the weights of the router's softmax. If
   // `renormalised` is true, the weights of the k chosen experts are scaled to sum to 1. With E = 0 there is one MLP
   // and no router.
   int experts = 0, experts_per_row = 0;

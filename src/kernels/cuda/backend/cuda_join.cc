@@ -2,6 +2,19 @@
 // cuda_state.h). A product of codes is launched together with the norm or gate that reads its outputs, so that no
 // kernel stands between two products (LowbitJoin of lowbit.h). Products of vector codes are collected for one launch
 // (vector_chain of vectors.h).
+//
+// With weights of codes, a layer of a decode step of one row is five launches:
+//
+//   call                    what it keeps              what it launches
+//   norm(x)                 unwritten = norm of x
+//   linear(q k v)           waiting = q k v            down of the layer before, which also makes the norm's blocks
+//   rope_append(q, k, v)    fresh = these heads        q k v
+//   attend(q)                                          attention, which also rotates and appends, and makes blocks
+//   linear_add(o, x)        waiting = o
+//   norm(x)                 unwritten = norm of x
+//   linear(gate up)         waiting = gate up          o, which also makes the norm's blocks
+//   gated(gate, up)         unwritten = their gate
+//   linear_add(down, x)     waiting = down             gate and up, which store only the gate's blocks
 #include <algorithm>
 
 #include "kernels/cuda/backend/cuda_state.h"

@@ -1,6 +1,10 @@
 // This file defines what a Cuda holds between calls: the step under way, its scratch, and recorded graphs. Only
 // cuda*.cc includes it. It also says how operations are fused.
 //
+// The operations are in cuda.cc, and those of experts and of choosing tokens in cuda_experts.cc and cuda_choose.cc.
+// cuda_state.cc prepares activations and chooses kernels for products, and cuda_join.cc lets products wait. pack.cc
+// brings weights into the layout of the kernels, which are in linear/, rows/ and attention/.
+//
 // The operations of a backend are called one by one, and none of them knows the next. A GPU is faster if the kernel of
 // one operation also does a part of its neighbour. There are four ways to do that, and each has members in this class.
 //
@@ -137,8 +141,10 @@ struct Cuda::State {
     // Tells whether a product can make these activations itself.
     bool joins() const { return x && !taken && (norm || gate == Gate::silu); }
   };
-  Source unwritten;  // of the newest activations, if `acts` does not have them yet; else its x is null
-  Source source;     // of the activations of source_version, written or not
+  // `unwritten` says what the newest activations are made of, while `acts` does not have them; otherwise its x is null.
+  // Their Acts is a handle all the same.
+  Source unwritten;
+  Source source;  // of the activations of source_version, written or not
   uint64_t source_version = 0;
   cuda::FreshHeads fresh;    // the heads of rope_append(), if attend() is to append them (way 4)
   std::vector<char> turned;  // for each rotation, whether `turns` has its cos and sin of this step
@@ -147,6 +153,7 @@ struct Cuda::State {
   size_t next_count = 0;
 
   // --- products that wait (way 3, cuda_join.cc)
+  // A Waiting is a product that was not launched yet, with the bytes that it is to bring into L2.
   struct Waiting {
     cuda::LowbitProduct product;
     cuda::Upcoming upcoming[cuda::kMaxTogether];
@@ -206,6 +213,7 @@ struct Cuda::State {
   cuda::LowbitInput prepared(const Acts& input) { return {blocks.as<uint8_t>(), static_cast<int>(input.rows)}; }
   // Tells whether a handle is still valid.
   bool is_alive(const Acts& input) const { return input.version == version || input.version == rounded_version; }
+  // prepare_blocks(), prepare_halves() and prepare_many() each make one form of an input, unless it was made before.
   void prepare_blocks(const Acts& input, const cuda::Rounding& rounding);
   // Returns room where an operation that makes the newest activations should also prepare them as blocks, and none if
   // no product will read them so (way 1).
