@@ -2,16 +2,17 @@
 // cuda*.cc includes it. It also says how operations are fused.
 //
 // The operations are in cuda.cc, and those of experts and of choosing tokens in cuda_experts.cc and cuda_choose.cc.
-// cuda_state.cc prepares activations and chooses kernels for products, and cuda_join.cc lets products wait. pack.cc
-// brings weights into the layout of the kernels, which are in linear/, rows/ and attention/.
+// cuda_state.cc prepares activations and chooses kernels for products, and cuda_join.cc lets products wait and shows
+// the launches of a layer. pack.cc brings weights into the layout of the kernels, which are in linear/, rows/ and
+// attention/.
 //
 // The operations of a backend are called one by one, and none of them knows the next. A GPU is faster if the kernel of
 // one operation also does a part of its neighbour. There are four ways to do that, and each has members in this class.
 //
 //   1. An operation also prepares its output for the next product. Norms, gates and attention write their values and,
-//      if blocks_for() gives them room, also the blocks that lowbit.h reads. Attention rounds these as `expected`
-//      says, which upcoming() set for the next product. The product finds that blocks_version is the version of its
-//      input, and prepares nothing.
+//      if blocks_for() gives them room, also the blocks that lowbit.h reads (linear/layout/prepared.h). Attention
+//      rounds these as `expected` says, which upcoming() set for the next product. The product finds that
+//      blocks_version is the version of its input, and prepares nothing.
 //   2. A product makes its own input. make() keeps a norm or gate as a Source in `unwritten` and launches nothing, for
 //      rows whose products ask in some form of their own: prompt rows, coarse modes, and products that wait. The
 //      product reads the Source (prepare_many() for prompt rows, vector_product() for vector codes, multiply_alone()
@@ -23,9 +24,10 @@
 //   4. An operation takes over the one before. rope_append() keeps its heads in `fresh`, and attend() does both.
 //
 // A new fused kernel is added in these steps.
-//   a. Write the kernel in the folder of its kind (linear/, rows/ or attention/). Its header declares a function that
-//      launches it and one that says which shapes it takes, such as joins() or attention_appends(). The choice may
-//      depend on weights, shapes and the number of rows, but a row must get the bits that it has without the fusion.
+//   a. Write the kernel in the folder of its kind (linear/, rows/ or attention/), whose .cu files cmake/cuda.cmake
+//      compiles. Its header declares a function that launches it and one that says which shapes and devices it takes,
+//      such as joins() or attention_appends(). The choice may depend on weights, shapes and the number of rows, but a
+//      row must get the bits that it has without the fusion.
 //   b. Choose one of the four ways. The first operation notes what it was asked for in a member of this class, and the
 //      second one launches the fused kernel (in cuda.cc, or for products in cuda_join.cc).
 //   c. Launch what was noted where another operation follows: in flush(), which every operation calls before it
