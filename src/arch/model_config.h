@@ -83,13 +83,13 @@ struct Rope {
   RopeType type = RopeType::plain;
   double theta = 10000;
   double factor = 1;  // linear, llama3, yarn: the context is stretched by this factor, at least 1
-  // llama3: wavelengths above original_max_positions / low_freq_factor are divided by factor.
+  // llama3 divides wavelengths above original_max_positions / low_freq_factor by the factor.
   double low_freq_factor = 1;
   double high_freq_factor = 4;     // llama3: wavelengths below original_max_positions / high_freq_factor are kept
   int original_max_positions = 0;  // llama3, yarn, longrope: context length before stretching
   double beta_fast = 32;           // yarn: pairs that make more turns than this over the original context are kept
   double beta_slow = 1;            // yarn: pairs that make fewer turns than this are divided by factor
-  // yarn, longrope: factor on cos and sin, already resolved from attention_factor, mscale and others.
+  // yarn and longrope multiply cos and sin by this. It is already resolved from attention_factor, mscale and others.
   double attention_factor = 1;
   bool truncate = true;                               // yarn: the ends of the ramp are rounded outwards to whole pairs
   std::vector<double> short_divisors, long_divisors;  // longrope: one divisor for each pair's frequency

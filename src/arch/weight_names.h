@@ -29,7 +29,7 @@ enum class Norm : uint8_t { attn, mlp, post_attn, post_mlp, q, k, final };
 std::string to_string(LinearId id);  // for example "layers.3.q", "layers.3.experts.5.gate", "embedding", "head"
 LinearId parse_linear_id(std::string_view text);  // the inverse; throws Error that tells how a name is formed
 
-// For example "model.layers.3.self_attn.q_proj" or "model.layers.3.mlp.experts.5.gate_proj".
+// Returns, for example, "model.layers.3.self_attn.q_proj" or "model.layers.3.mlp.experts.5.gate_proj".
 std::string module_name(LinearId id);
 std::string weight_name(LinearId id);  // module_name() and ".weight"
 std::string bias_name(LinearId id);    // module_name() and ".bias"

@@ -25,7 +25,7 @@ constexpr int kPageTokens = 32;
 struct Segment {
   int32_t first_row, rows;
   int32_t position;  // the position of the first row
-  // A range of Batch::pages; page p of the sequence holds positions [p, p + 1) * kPageTokens.
+  // These are a range of Batch::pages; page p of the sequence holds positions [p, p + 1) * kPageTokens.
   int32_t first_page, pages;
   RowKind kind;
 };

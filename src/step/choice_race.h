@@ -75,7 +75,7 @@ FIDELIO_ANYWHERE typename Lanes::F exponential(RandomWords<typename Lanes::U> wo
   return Lanes::to_float(halvings) + f * log_quotient(f);
 }
 
-// In halvings: a token farther below the best has weight 0 and does not run.
+// A token more than this many halvings below the best has weight 0 and does not run.
 constexpr float kLastStarter = kWeightBits;
 
 // Returns the time at which a token arrives that is at most kLastStarter halvings below the best. It is positive and

@@ -238,7 +238,7 @@ TEST_F(VectorsCuda, ARowThatTheProductMakesHasTheBitsOfOneInMemory) {
 // launch.
 TEST_F(VectorsCuda, ProductsOfALayerHaveTheBitsOfLaunchesOfTheirOwn) {
   Cuda& b = *backend_;
-  // The outputs of gate, so many that a thread block goes through more than two codebooks.
+  // Gate has so many outputs that a thread block goes through more than two codebooks.
   constexpr int64_t kManyBooks = 18000;
   uint64_t step = 0;
   for (const auto& [formats, wide, inner] :
