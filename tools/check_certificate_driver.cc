@@ -1,6 +1,6 @@
-// This program runs the simulations of tools/check_certificate.py with the program's own intervals. Standard input is
-// one request as JSON, and standard output the counts as JSON. A population holds the documents of each domain. A
-// repeat draws from it the documents of a certificate and those that plans are tried on.
+// The simulations of tools/check_certificate.py, made with the program's own intervals. Standard input is one request as
+// JSON, standard output the counts as JSON. A population holds the documents of each domain; a repeat draws from it the
+// documents of a certificate and those that plans are tried on.
 #include <algorithm>
 #include <cmath>
 #include <iostream>
@@ -209,10 +209,9 @@ Outcome by_tests(const Population& population, const Sets& sets, double target, 
   return o;
 }
 
-// Goes down the ladder of compress/search/ladder.cc and its two levels. The first sequence is the plan that is
-// foreseen to hold and every smaller one. If its first plan fails, the second sequence has those that are larger by
-// `larger` steps. Each goes down until a plan fails. The documents that plans were tried on are those of the foreseen
-// plan, and join the pool if they are kept.
+// The ladder of compress/search/ladder.cc and its two levels: the plan that is foreseen to hold and every smaller one;
+// where the first fails, those that are larger by `larger` steps. Each sequence goes down until a plan fails. The documents
+// that plans were tried on are those of the foreseen plan, and join the pool where they are kept.
 Outcome by_ladder(const Population& population, const Sets& sets, double target, int plans,
                   const std::vector<int>& larger, bool alone) {
   Outcome o;
