@@ -1,4 +1,5 @@
-# Writes HEADER with the commit of the folder SOURCE, "+" behind it where files differ from it; only if that changed.
+# This script writes HEADER with the commit of the folder SOURCE, followed by "+" if files differ from it. It does not
+# touch the file if nothing changed, so that nothing is compiled again.
 execute_process(COMMAND git -C ${SOURCE} rev-parse --short=9 HEAD OUTPUT_VARIABLE commit OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
 execute_process(COMMAND git -C ${SOURCE} status --porcelain --untracked-files=no OUTPUT_VARIABLE changed ERROR_QUIET)
 if(NOT commit)

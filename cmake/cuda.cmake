@@ -1,17 +1,19 @@
-# kernels/cuda as a room: its .cc files see no device code, its .cu files nothing of the rest but plain headers. The runtime is
-# linked statically; cuBLAS and cuSOLVER are found at run time where the toolkit or PyTorch put them.
+# This file builds kernels/cuda and the other rooms with device code. Their .cc files see no device code, and their
+# .cu files see only plain headers of the rest. The CUDA runtime is linked statically. cuBLAS and cuSOLVER are found
+# at run time where the toolkit or PyTorch installed them.
 set(CMAKE_CUDA_ARCHITECTURES OFF)
 set(CUDA_TARGETS "80;90a" CACHE STRING "Compute capabilities to build for; 80-virtual: PTX, which the driver compiles for any newer device")
 enable_language(CUDA)
 find_package(CUDAToolkit REQUIRED)
 set(CMAKE_CUDA_STANDARD 20)
-if(NOT CMAKE_CUDA20_STANDARD_COMPILE_OPTION)  # older than this nvcc, CMake 3.25 does not know that it knows C++20
+# CMake 3.25 is older than this nvcc and does not know that it supports C++20.
+if(NOT CMAKE_CUDA20_STANDARD_COMPILE_OPTION)
   set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION "-std=c++20")
   set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION "-std=c++20")
 endif()
 set(CMAKE_CUDA_RUNTIME_LIBRARY Static)
-# nvcc's -O is that of host code in .cu files, which launches kernels and no more: g++ takes a third less time for it than at -O3.
-# Device code is optimised fully whatever it says.
+# nvcc's -O is for the host code in .cu files, which only launches kernels. g++ takes a third less time for it than
+# with -O3. Device code is always optimised fully.
 set(CMAKE_CUDA_FLAGS_RELEASE "-O1 -DNDEBUG")
 
 set(cuda_flags --expt-relaxed-constexpr)
@@ -23,7 +25,7 @@ foreach(target ${CUDA_TARGETS})
   endif()
 endforeach()
 
-# A room with device code: its .cu files beside its .cc files.
+# Adds a room with device code, from its .cu files and its .cc files.
 function(fidelio_cuda_room name)
   cmake_parse_arguments(ROOM "" "" "FOLDERS;DEPS" ${ARGN})
   list(TRANSFORM ROOM_FOLDERS REPLACE "(.+)" "${CMAKE_SOURCE_DIR}/src/\\1/*.cu" OUTPUT_VARIABLE patterns)
@@ -36,10 +38,10 @@ endfunction()
 fidelio_cuda_room(kernels_cuda FOLDERS kernels/cuda/device kernels/cuda/backend kernels/cuda/linear/layout kernels/cuda/linear/decode kernels/cuda/linear/batch
     kernels/cuda/linear/prefill kernels/cuda/linear/dense kernels/cuda/linear/vectors kernels/cuda/attention kernels/cuda/rows
   DEPS fidelio_step fidelio_kernels_cpu CUDA::cudart_static CUDA::cublasLt CUDA::cublas)
-# Its numbers are the host's bit for bit (choice_arithmetic.h).
+# The choice of tokens must have the host's bits (choice_arithmetic.h), so products and sums are not fused there.
 set_source_files_properties(${CMAKE_SOURCE_DIR}/src/kernels/cuda/rows/choose.cu PROPERTIES COMPILE_OPTIONS --fmad=false)
 fidelio_cuda_room(quant_cuda FOLDERS quant/cuda DEPS fidelio_kernels_cuda CUDA::cusolver)
-# NCCL's header alone: its library is opened where ranks on several GPUs share a tuning (train/cuda/nccl.h).
+# Only NCCL's header is needed. Its library is opened when ranks on several GPUs share a tuning (train/cuda/nccl.h).
 find_path(NCCL_INCLUDE nccl.h HINTS ${CUDAToolkit_INCLUDE_DIRS} REQUIRED)
 fidelio_cuda_room(train_cuda FOLDERS train/cuda DEPS fidelio_kernels_cuda fidelio_ranks ${CMAKE_DL_LIBS})
 target_include_directories(fidelio_train_cuda SYSTEM PRIVATE ${NCCL_INCLUDE})
@@ -53,8 +55,8 @@ foreach(source ${cuda_benches})
   target_link_libraries(${name} PRIVATE fidelio_kernels_cuda)
 endforeach()
 
-# Decoding of a whole model and quantising need other rooms, so their benches are made with the tests.
-# One test program for everything that needs a GPU, label gpu; without one its tests are skipped by name.
+# Adds one test program for everything that needs a GPU, with the label gpu. Without a GPU its tests are skipped. The
+# benches for decoding a whole model and for quantising are made here too, because they need other rooms.
 function(fidelio_cuda_tests)
   add_executable(decode_cuda_bench EXCLUDE_FROM_ALL ${CMAKE_SOURCE_DIR}/src/runtime/decode_cuda_bench.cc)
   target_link_libraries(decode_cuda_bench PRIVATE fidelio_runtime)

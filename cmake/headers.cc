@@ -1,1 +1,1 @@
-// Holds nothing: CMake precompiles the headers of a target, and this target has no other source.
+// This file is empty. CMake precompiles the headers of a target, and the target for them needs a source.

@@ -1,6 +1,7 @@
-// The other half of check_json_schema.py: reads one request a line, {"schema", "texts", "draws"}, and writes one answer a line: {"error"}
-// where the schema is refused, else which of the texts its form reads and as many texts of the form, drawn at random (null: one could
-// not be ended).
+// This program is the part of tools/check_json_schema.py that uses the grammar. It reads one request a line,
+// {"schema", "texts", "draws"}, and writes one answer a line. The answer is {"error"} if the schema is refused.
+// Otherwise it tells which of the texts the schema's form accepts, and has as many texts of the form as `draws` says,
+// drawn at random; null stands for one that could not be ended.
 #include <chrono>
 #include <iostream>
 #include <nlohmann/json.hpp>

@@ -7,9 +7,9 @@
 namespace fidelio {
 namespace {
 
-// Every `float` below is a rounding that torch makes too; every `double` is a Python number there.
+// Every `float` below is a rounding that torch makes too. Every `double` is a Python number in transformers.
 
-// theta^(2i/rotary), the wavelength of pair i over 2 pi.
+// Returns theta^(2i/rotary) for each pair i. This is the pair's wavelength divided by 2 pi.
 std::vector<float> rotary_powers(double theta, int rotary) {
   std::vector<float> powers(static_cast<size_t>(rotary / 2));
   for (size_t i = 0; i < powers.size(); ++i) {
@@ -31,13 +31,14 @@ float llama3_scaled(const Rope& rope, float frequency) {
   return (1.0f - keep) * frequency / static_cast<float>(rope.factor) + keep * frequency;
 }
 
-// yarn's ramp: pair i is kept below `low`, divided by factor above `high`.
+// A Ramp is the transition of yarn's frequencies. Pair i is kept below `low` and divided by the factor above `high`.
 struct Ramp {
   double low, high;
 };
 
 Ramp yarn_ramp(const Rope& rope, int rotary) {
-  // The pair (a real number) that turns `turns` times over the original context; Peng et al. section 3.2.
+  // Returns the pair, as a real number, that makes `turns` turns over the original context (Peng et al., section
+  // 3.2).
   const auto pair_turning = [&](double turns) {
     return rotary * std::log(rope.original_max_positions / (turns * 2 * std::numbers::pi)) / (2 * std::log(rope.theta));
   };
@@ -48,7 +49,7 @@ Ramp yarn_ramp(const Rope& rope, int rotary) {
   }
   low = std::max(low, 0.0);
   high = std::min(high, rotary - 1.0);
-  if (low == high) high += 0.001;  // transformers' guard against division by zero
+  if (low == high) high += 0.001;  // transformers has this guard against a division by zero
   return {low, high};
 }
 

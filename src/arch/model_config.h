@@ -1,7 +1,8 @@
-// ModelConfig: what a model is, as numbers. hf_config.h fills it from a config.json; everything else only reads it.
-// A plain struct: tests build one by hand.
+// This file defines ModelConfig, which says what a model is, as numbers. hf_config.h fills it from a config.json, and
+// everything else only reads it. It is a plain struct, so tests build one by hand.
 //
-// Letters as everywhere: L layers, d model dim, f ffn dim (of one expert), h heads, hk key/value heads, e head dim, v vocabulary.
+// Letters used everywhere: L layers, d model dim, f ffn dim (of one expert), h heads, hk key/value heads, e head dim,
+// v vocabulary.
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -13,7 +14,7 @@
 
 namespace fidelio {
 
-// A row of the table of blocks below, by Hugging Face's class and model type.
+// A supported architecture has one row in the table of families below, with its Hugging Face class and model type.
 enum class Architecture : uint8_t {
   llama,
   mistral,
@@ -34,113 +35,130 @@ enum class Architecture : uint8_t {
 };
 
 enum class Activation : uint8_t { silu, gelu_tanh };
-// RMSNorm of q and k before they are turned: none, of each head over e (Qwen3, Gemma 3), or of all heads together over
-// h e and hk e (OLMo).
+// QkNorm says how RMSNorm is applied to q and k before they are rotated: not at all, to each head over its e columns
+// (Qwen3, Gemma 3), or to all heads together over h e and hk e columns (OLMo).
 enum class QkNorm : uint8_t { none, head, width };
-// How files keep the experts of a layer: there are none; each under a name of its own, mlp.experts.5.gate_proj (Qwen3,
-// OLMoE) or block_sparse_moe.experts.5.w1 (Mixtral); all in two tensors of three dimensions (Granite).
+// ExpertFiles says under which names files keep the experts of a layer.
+//   none       The layer has no experts.
+//   each       Each matrix has a name of its own, mlp.experts.5.gate_proj (Qwen3, OLMoE).
+//   lettered   Each matrix has a name of its own, block_sparse_moe.experts.5.w1 (Mixtral).
+//   stacked    All experts are in two tensors of three dimensions (Granite).
 enum class ExpertFiles : uint8_t { none, each, lettered, stacked };
 
-// The parts that a family's layers are made of: everything in which one differs from another beside numbers. step/build.h
-// makes the operations of a step from them.
+// Blocks says which parts the layers of a family are made of. It holds everything besides numbers in which one family
+// differs from another. step/build.h makes the operations of a step from it.
 struct Blocks {
-  bool norm_before = true;     // of what attention and the MLP see
-  bool norm_after = false;     // of what they add to the stream
-  bool norm_plus_one = false;  // files hold w - 1 of every norm's weight w
+  bool norm_before = true;     // the inputs of attention and the MLP are normed
+  bool norm_after = false;     // the outputs of attention and the MLP are normed before they are added to the stream
+  bool norm_plus_one = false;  // files hold w - 1 for every norm's weight w
   QkNorm qk_norm = QkNorm::none;
-  Activation activation = Activation::silu;  // of the gate
-  bool fused = false;                        // files hold q, k, v as one matrix, and gate, up
-  ExpertFiles experts = ExpertFiles::none;   // the MLP is a mixture of experts
+  Activation activation = Activation::silu;  // the function of the gate
+  bool fused = false;                        // files hold q, k, v as one matrix, and gate, up as one
+  ExpertFiles experts = ExpertFiles::none;   // where the MLP is a mixture of experts, how files name them
 };
 
-// The table of blocks.
+// A Family is one row of the table: an architecture, its names in config.json, and its parts.
 struct Family {
   Architecture architecture;
-  std::string_view class_name;  // "LlamaForCausalLM"
-  std::string_view model_type;  // "llama"
+  std::string_view class_name;  // for example "LlamaForCausalLM"
+  std::string_view model_type;  // for example "llama"
   Blocks blocks;
 };
 std::span<const Family> families();
 const Family& family_of(Architecture architecture);
 inline std::string_view name_of(Architecture architecture) { return family_of(architecture).class_name; }
 
-// plain: theta^(-2i/e). linear: all divided by factor. llama3: low frequencies divided, high ones kept, a ramp between
-// (Llama 3.1). yarn: Peng et al. 2023 (arXiv 2309.00071), "NTK by parts" plus a factor on cos and sin. longrope: Ding et
-// al. 2024 (arXiv 2402.13753), a divisor for each frequency, one list up to the original context and one beyond, plus a
-// factor on cos and sin. dynamic: "dynamic NTK", plain up to max_positions; theta grows with a longer sequence, which
-// would turn every key anew at each token and is not computed.
+// RopeType says how the frequencies of rotary position embeddings are made.
+//   plain      theta^(-2i/e) for pair i.
+//   linear     All frequencies are divided by the factor.
+//   dynamic    "Dynamic NTK" is plain up to max_positions. Beyond, theta would grow with the sequence and rotate every
+//              key anew at each token; this is not computed.
+//   llama3     Low frequencies are divided and high ones are kept, with a ramp between them (Llama 3.1).
+//   yarn       "NTK by parts" with a factor on cos and sin (Peng et al. 2023, arXiv 2309.00071).
+//   longrope   Each frequency has a divisor, from one list up to the original context and from another beyond it, and
+//              cos and sin have a factor (Ding et al. 2024, arXiv 2402.13753).
 enum class RopeType : uint8_t { plain, linear, dynamic, llama3, yarn, longrope };
 
 struct Rope {
   RopeType type = RopeType::plain;
   double theta = 10000;
-  double factor = 1;               // linear, llama3, yarn: context stretched by this, >= 1
-  double low_freq_factor = 1;      // llama3: wavelengths above original_max_positions / low are divided by factor ...
-  double high_freq_factor = 4;     // ... those below original_max_positions / high are kept
+  double factor = 1;  // linear, llama3, yarn: the context is stretched by this factor, at least 1
+  // llama3 divides wavelengths above original_max_positions / low_freq_factor by the factor.
+  double low_freq_factor = 1;
+  double high_freq_factor = 4;     // llama3: wavelengths below original_max_positions / high_freq_factor are kept
   int original_max_positions = 0;  // llama3, yarn, longrope: context length before stretching
-  double beta_fast = 32;           // yarn: dimensions turning more often than this over the original context are kept
-  double beta_slow = 1;            // yarn: those turning less often are divided by factor
-  double attention_factor = 1;     // yarn, longrope: factor on cos and sin, resolved from attention_factor, mscale, ...
-  bool truncate = true;            // yarn: ramp ends rounded outwards to whole dimensions
-  std::vector<double> short_divisors, long_divisors;  // longrope: of each pair's frequency
+  double beta_fast = 32;           // yarn: pairs that make more turns than this over the original context are kept
+  double beta_slow = 1;            // yarn: pairs that make fewer turns than this are divided by factor
+  // yarn and longrope multiply cos and sin by this. It is already resolved from attention_factor, mscale and others.
+  double attention_factor = 1;
+  bool truncate = true;                               // yarn: the ends of the ramp are rounded outwards to whole pairs
+  std::vector<double> short_divisors, long_divisors;  // longrope: one divisor for each pair's frequency
 };
 
-// Where layers differ. Local layers are those with a window in models that have other ropes for them.
+// A LayerKind says how the layers of one model differ: in the window of their attention and in their rotary embedding.
+// In models with two kinds of rotary embedding, the layers with a window are the local ones.
 enum class RopeUse : uint8_t { global, local, none };
 struct LayerKind {
-  int window = 0;  // a position sees itself and the window - 1 before it; 0: all
+  int window = 0;  // a position sees itself and the window - 1 before it; 0 means all before it
   RopeUse rope = RopeUse::global;
   bool operator==(const LayerKind&) const = default;
 };
 
 struct ModelConfig {
   Architecture architecture = Architecture::llama;
-  int L = 0, d = 0, f = 0, h = 0, hk = 0, e = 0, v = 0;  // h is a multiple of hk; h*e need not be d; e is even
+  int L = 0, d = 0, f = 0, h = 0, hk = 0, e = 0, v = 0;  // h is a multiple of hk; h * e need not be d; e is even
   Blocks blocks;
   float rms_eps = 1e-6f;
   Rope rope;
-  std::optional<Rope> local_rope;  // of layers with RopeUse::local (Gemma 3, OLMo 3)
-  int rotary = 0;                  // RoPE turns so many columns of a head, from the first; 0: all e
-  int max_positions = 0;           // context length the model was made for
+  std::optional<Rope> local_rope;  // for layers with RopeUse::local (Gemma 3, OLMo 3)
+  int rotary = 0;                  // so many columns of a head, from the first, are rotated; 0 means all e
+  int max_positions = 0;           // the context length that the model was made for
   bool tie_embeddings = false;     // the head is the embedding; lm_head.weight is absent, or equal
   bool qkv_bias = false;           // q, k, v have biases (Qwen2; attention_bias=true elsewhere)
-  bool o_bias = false;             // o has one too (attention_bias=true of Llama and Qwen3; never Qwen2)
+  bool o_bias = false;             // o has a bias too (attention_bias=true of Llama and Qwen3; never Qwen2)
   bool mlp_bias = false;           // gate, up, down have biases (Llama's mlp_bias=true)
-  int sliding_window = 0;          // of the layers that have one; 0: none has
-  std::vector<LayerKind> kinds;    // (L) where layers differ; empty: all have the window and the global rope
-  // Granite's and Gemma's scalars: embeddings times, scores times instead of 1 / sqrt(e) (0: that), what attention and
-  // the MLP add times, logits divided by.
+  int sliding_window = 0;          // the window of the layers that have one; 0 means none has
+  std::vector<LayerKind> kinds;    // (L) where layers differ; if empty, all have the window and the global rope
+  // These are the scalars of Granite and Gemma. Embeddings are multiplied by the first, scores by the second in place
+  // of 1 / sqrt(e) (0 keeps that), and the outputs of attention and the MLP by the third. Logits are divided by the
+  // fourth.
   double embedding_scale = 1, attention_scale = 0, residual_scale = 1, logit_divisor = 1;
-  // q of position p is multiplied by 1 + beta log(1 + floor(p / rope.original_max_positions)) (Ministral 3); 0: it is not.
+  // The query at position p is multiplied by 1 + query_growth log(1 + floor(p / rope.original_max_positions))
+  // (Ministral 3). With 0 it is left as it is.
   double query_growth = 0;
-  // A mixture of experts: E MLPs in place of one, of which a row passes those k to which the layer's router gives most.
-  // What they give is summed under the router's softmax; `renormalised`: under the part of it that the k have, made to
-  // sum to 1. E 0: one MLP and no router.
+  // A mixture of experts has E = `experts` MLPs in place of one, and each row passes the k = `experts_per_row` whose
+  // logits from the layer's router are largest. Their outputs are summed with the weights of the router's softmax. If
+  // `renormalised` is true, the weights of the k chosen experts are scaled to sum to 1. With E = 0 there is one MLP
+  // and no router.
   int experts = 0, experts_per_row = 0;
   bool renormalised = false;
-  // QuaRot (quant/rotation.h): what o and down are multiplied by is turned first, by Hadamard matrices over the heads and
-  // over the f columns; their weights hold the way back. Of our own checkpoints alone.
+  // This is true for checkpoints made with QuaRot (quant/rotation.h), which only fidelio writes. The inputs of o and
+  // down are multiplied by Hadamard matrices first, over the heads and over the f columns; the weights of o and down
+  // contain the inverse.
   bool rotated = false;
-  // Atom (quant/atom/atom.h): so many columns of every layer's inputs, those with most energy, are kept in 8 bits; a weight
-  // has them twice, behind all others. 0: the columns are the input's. Of our own checkpoints alone.
+  // This is the number of columns that Atom keeps in 8 bits (quant/atom/atom.h), in checkpoints that only fidelio
+  // writes. They are the columns of every layer's inputs with the most energy. A weight has them twice, behind all
+  // other columns. With 0 a weight has the columns of its input.
   int kept_columns = 0;
-  std::optional<int> bos_id;  // config.json's own; stop ids are united with generation_config's and the tokenizer's
+  std::optional<int> bos_id;  // config.json's own; stop ids also come from generation_config and the tokenizer
   std::vector<int> eos_ids;
-  std::optional<DType> dtype;  // the dtype config.json names: f32, f16 or bf16
+  std::optional<DType> dtype;  // the dtype that config.json names: f32, f16 or bf16
 };
 
-// Whether frequencies would change beyond max_positions.
+// Returns true if frequencies would change beyond max_positions.
 inline bool has_dynamic_rope(const ModelConfig& c) {
   return c.rope.type == RopeType::dynamic || (c.local_rope && c.local_rope->type == RopeType::dynamic);
 }
-inline int slots_per_row(const ModelConfig& c) { return c.experts > 0 ? c.experts_per_row : 1; }  // MLPs it passes
-// The window and rope of a layer.
+// Returns the number of MLPs that a row passes.
+inline int slots_per_row(const ModelConfig& c) { return c.experts > 0 ? c.experts_per_row : 1; }
+// Returns the window and the rotary embedding of a layer.
 LayerKind kind_of(const ModelConfig& config, int layer);
 
-// Angular frequencies in radians per position for pairs of columns (i, i + rotary / 2) of a head, rotary / 2 of them.
-// Follows transformers' ROPE_INIT_FUNCTIONS operation by operation in FP32 (the models were trained with those
-// roundings), except that theta^x is rounded correctly where torch's vector pow may be 1 ulp off: then a frequency
-// differs by at most 2 ulp. `context`: the longest sequence, which chooses longrope's divisors (transformers: call by call).
+// Returns the angular frequencies, in radians per position, of the pairs of columns (i, i + rotary / 2) of a head, so
+// rotary / 2 values. The computation follows transformers' ROPE_INIT_FUNCTIONS operation by operation in FP32,
+// because models were trained with those roundings. theta^x is the exception: it is rounded correctly, where torch's
+// vector pow may be off by 1 ulp, so a frequency differs by at most 2 ulp. `context` is the longest sequence and
+// chooses longrope's divisors once (transformers chooses them in every call).
 std::vector<float> rope_inverse_frequencies(const Rope& rope, int rotary, int64_t context = 0);
 inline int rotary_columns(const ModelConfig& config) { return config.rotary == 0 ? config.e : config.rotary; }
 inline std::vector<float> rope_inverse_frequencies(const ModelConfig& config) {

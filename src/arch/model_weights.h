@@ -25,15 +25,19 @@ bool of_experts(const ModelConfig& config, const Stop& stop);
 std::vector<LinearId> linears_of(const ModelConfig& config, int layer, const Stop& stop);
 // Returns the share of all rows that pass a linear: k / E for an expert's, on average.
 double share_of_rows(const ModelConfig& config, LinearId id);
-Shape shape_of(const ModelConfig& config, LinearId id);       // It is (out, in), including columns kept twice.
-int64_t elements_of(const ModelConfig& config, LinearId id);  // It counts every column once.
-std::vector<std::pair<int, Norm>> norms_of(const ModelConfig& config);  // These are all norms.
+Shape shape_of(const ModelConfig& config, LinearId id);  // Returns (out, in), where `in` counts kept columns twice.
+// Returns the number of elements, where every column counts once.
+int64_t elements_of(const ModelConfig& config, LinearId id);
+// Returns all norms of the model, each with its layer, which is -1 for the final norm.
+std::vector<std::pair<int, Norm>> norms_of(const ModelConfig& config);
+// Returns the number of values in a norm's weight: d, or for q and k the columns that are normed together.
 int64_t norm_size(const ModelConfig& config, Norm which);
-// These are those of all layers; there are none without experts.
+// Returns the tensor names of the routers of all layers. The list is empty for a model without experts.
 std::vector<std::string> router_names(const ModelConfig& config);
 // Returns the tensor in which a model with kept columns stores the order of the input's columns at a stop, for example
 // "model.layers.3.o.order".
 std::string order_name(int layer, const Stop& stop);
+// Tells whether linears of this role have biases.
 bool has_bias(const ModelConfig& config, Role role);
 
 }  // namespace fidelio

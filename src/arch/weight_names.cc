@@ -10,7 +10,7 @@ namespace {
 
 struct RoleName {
   Role role;
-  std::string_view name, module;  // module: inside "model.layers.N."
+  std::string_view name, module;  // the module's name inside "model.layers.N."
 };
 constexpr std::array<RoleName, 7> kRoleNames = {{{Role::q, "q", "self_attn.q_proj"},
                                                  {Role::k, "k", "self_attn.k_proj"},
@@ -36,7 +36,8 @@ std::string to_string(LinearId id) {
 
 namespace {
 
-// Takes "PREFIX123." from the front; -1 where it is not there.
+// Removes "PREFIX123." from the front of `text` and returns the number. Returns -1, with `text` unchanged, if the
+// text does not begin so.
 int take_number(std::string_view& text, std::string_view prefix) {
   if (!text.starts_with(prefix)) return -1;
   const char *first = text.data() + prefix.size(), *end = text.data() + text.size();
@@ -58,7 +59,7 @@ LinearId parse_linear_id(std::string_view text) {
     const LinearId id{layer, row.role, expert};
     const bool in_mlp = row.role == Role::gate || row.role == Role::up || row.role == Role::down;
     if (rest == row.name && layer >= 0 && (expert < 0 || in_mlp) && to_string(id) == text)
-      return id;  // no leading zeros
+      return id;  // the comparison with `text` rejects leading zeros
   }
   throw Error(
       "\"{}\" names no linear: expected layers.N.ROLE with ROLE one of q k v o gate up down, or embedding, or head "

@@ -1,7 +1,7 @@
 // This file describes grids of 6 bits as a curve. A GPU looks up a byte among 8 in one instruction, so looking it up
 // among 64 entries takes twice the time of a polynomial in halves (for 32 entries it is the other way round:
-// kernels/cuda/linear/decode/NOTES.md). Such a grid is stored like any other, by its entries (linear_weight.h), and a reader recovers the
-// curve from the entries.
+// kernels/cuda/linear/decode/NOTES.md). Such a grid is stored like any other, by its entries (linear_weight.h), and a
+// reader recovers the curve from the entries.
 //
 //   u = (2 q + 1) / 2^b - 1            exact in FP16
 //   entry = nearest integer of u (a1 + t (a3 + t a5)) + a0, t = u^2

@@ -1,11 +1,14 @@
-// kernels: the arithmetic. A backend (Cpu, Cuda) supplies the same few fused operations; runtime/execution/executor.h runs a step's
-// program (step/program.h) over them. kernels/ref holds their readable twins in double.
+// This file defines what a backend is: the operations of a model's step on one kind of device. Cpu and Cuda are
+// backends, and runtime/execution/executor.h runs a step's program (step/program.h) over them. kernels/ref has the
+// same operations in double, as plainly as they can be written.
 //
 // Letters used everywhere: n tokens of a batch, s sequences, d model dim, f ffn dim, h heads, hk kv heads, e head dim,
-// v vocabulary, L layers, g group size, b bits, M rows of an activation matrix, K its columns.
+// v vocabulary, L layers, E experts, k experts of a row, g group size, b bits, M rows of an activation matrix, K its
+// columns.
 //
-// Laws every backend keeps (tests/): row invariance, i.e. a row of a result does not depend on which other rows are in
-// the batch, nor on the number of threads; no operation allocates or throws once reserve() was called.
+// Every backend keeps two laws. Row invariance (tests/laws_test.cc): a row of a result depends neither on the other
+// rows of the batch nor on the number of threads. Steady memory: a step of a shape that was run before allocates no
+// matrix and no scratch.
 #pragma once
 #include <concepts>
 #include <cstdint>
@@ -27,78 +30,113 @@
 
 namespace fidelio {
 
-// What a backend must have. Matrix: an FP32 matrix in device memory. Acts: what linears see, i.e. the prepared output
-// of norm, attend, gated, turn; it is a light handle on the backend's own scratch and dies at the next call that returns
-// one.
+// A Backend has these types and operations. A Matrix is an FP32 matrix in the device's memory. Acts are activations
+// as linears read them: the output of norm, attend, gated, turn and gather, prepared in the form of their kernels.
+// They are a light handle on the backend's own scratch and are valid until the next call that returns Acts.
+// Operations that are given a model that the backend cannot run throw Error.
 template <class B>
 concept Backend = requires(B b, const LinearWeight& weight, const typename B::Linear& linear,
                            typename B::Matrix& matrix, const typename B::Matrix& input, typename B::Acts acts,
                            typename B::KvCache& cache, const Batch& batch, std::span<const float> host,
                            std::span<float> host_out, const AttentionShape& attention, const Hadamard& hadamard,
                            const typename B::Order& order, const typename B::TokenSet& tokens, const Routes& routes) {
-  // Memory: matrices, packed weights, a cache of `pages` pages, scratch for up to `rows` rows of `columns` inputs.
+  // --- memory
+  // allocate(rows, columns) makes a matrix.
   { b.allocate(int64_t{1}, int64_t{1}) } -> std::same_as<typename B::Matrix>;
-  typename B::HostFloats;  // a vector of floats that downloads reach fast
+  // HostFloats is a vector of floats that downloads reach fast.
+  typename B::HostFloats;
+  // pack(weight, high_bits) brings a weight into the layout of its kernels. Readings may ask for so many high bits of
+  // its codes (Reading::high_bits).
   { b.pack(weight, 0) } -> std::same_as<typename B::Linear>;
+  // allocate_cache(attention, pages, format) makes a cache for keys and values.
   { b.allocate_cache(attention, int64_t{1}, KvFormat::f16) } -> std::same_as<typename B::KvCache>;
+  // reserve(rows, columns, context) makes scratch for batches of up to `rows` rows, inputs of up to `columns` columns,
+  // and positions below `context`.
   b.reserve(int64_t{1}, int64_t{1}, int64_t{1});
-  b.upload(host, matrix);                               // (rows, columns) from the host
-  b.download(input, int64_t{0}, int64_t{1}, host_out);  // rows [first, first + count)
-  b.copy(input, matrix, int64_t{1});                    // `rows` rows
-  // A step. Where B::kOneKindAStep, of rows of one kind.
+  // upload copies (rows, columns) from the host. download(x, first, count, to) copies rows [first, first + count) to
+  // it. copy(from, to, rows) copies the first rows.
+  b.upload(host, matrix);
+  b.download(input, int64_t{0}, int64_t{1}, host_out);
+  b.copy(input, matrix, int64_t{1});
+
+  // --- a step If kOneKindAStep is true, all rows of a step must be of one RowKind. begin(batch, reading, attention)
+  // starts a step.
   { B::kOneKindAStep } -> std::convertible_to<bool>;
   b.begin(batch, Reading(), attention);
-  b.embed(linear, matrix, 1.0f);  // x (n, d) = table rows of the batch's ids, times a factor
-  { b.norm(input, input, 1e-5f) } -> std::same_as<typename B::Acts>;  // rmsnorm(x) * weight
-  {
-    b.norm_logit_rows(input, input, 1e-5f, int64_t{0}, int64_t{1})
-    } -> std::same_as<typename B::Acts>;  // logit rows [first, first+count)
-  b.linear(acts,
-           std::span<const std::pair<const typename B::Linear*, typename B::Matrix*>>{});  // one input, several weights
-  b.linear_add(acts, linear, matrix);                                                      // x += W a
-  b.normalise(matrix, input, 1e-5f);          // x = rmsnorm(x) * weight, in place
-  b.normalise(input, input, 1e-5f, matrix);   // y = rmsnorm(x) * weight
-  b.add_normed(input, input, 1e-5f, matrix);  // x += rmsnorm(y) * weight
-  // What the product after the next one will read: the backend may fetch it while memory would idle. No promise.
+  // embed(table, x, factor): x (n, d) = the table's rows of the batch's ids, times a factor.
+  b.embed(linear, matrix, 1.0f);
+  // norm(x, weight, eps): rmsnorm(x) * weight. norm_logit_rows(x, weight, eps, first, count): the same for logit rows
+  // [first, first + count) of the batch alone.
+  { b.norm(input, input, 1e-5f) } -> std::same_as<typename B::Acts>;
+  { b.norm_logit_rows(input, input, 1e-5f, int64_t{0}, int64_t{1}) } -> std::same_as<typename B::Acts>;
+  // linear(a, {W, y} ...): y = W a + bias, for several weights that read one input. linear_add(a, W, x): x += W a +
+  // bias.
+  b.linear(acts, std::span<const std::pair<const typename B::Linear*, typename B::Matrix*>>{});
+  b.linear_add(acts, linear, matrix);
+  // normalise(x, weight, eps): x = rmsnorm(x) * weight, in place. normalise(x, weight, eps, y) writes it to y instead.
+  // add_normed(y, weight, eps, x): x += rmsnorm(y) * weight.
+  b.normalise(matrix, input, 1e-5f);
+  b.normalise(input, input, 1e-5f, matrix);
+  b.add_normed(input, input, 1e-5f, matrix);
+  // upcoming(weights) is a hint: the product after the next one will read these weights. A backend may fetch them while
+  // its memory would be idle.
   b.upcoming(std::span<const typename B::Linear* const>());
-  // Does `work`, operations of a step; a backend may record them and replay them whenever `what` (the caller's number
-  // for these weights and matrices) and the shape of the batch are the same.
+  // repeat(number, work) does `work`, which calls operations of the step. A backend may record these and replay them
+  // when the number and the shape of the batch are the same again. The caller gives each set of weights and matrices
+  // its own number.
   b.repeat(uint64_t{0}, std::function<void()>());
-  b.rope_append(matrix, matrix, input, &input, &input, cache,
-                0);  // q (n,h,e), k, v (n,hk,e), q_norm or null, k_norm or null
-  { b.attend(input, cache, 0) } -> std::same_as<typename B::Acts>;  // softmax(q k / sqrt e) v, causal, GQA
-  {
-    b.gated(input, input, Gate::silu, int64_t{1})
-    } -> std::same_as<typename B::Acts>;  // silu or gelu(gate) * up, rows of them
-  // A mixture of experts. experts: one matrix of each of a layer's experts, which must outlive it. route: chooses for the
-  // rows of x (n, d), by the router (E, d), whose logits (n, E) are left; follow: takes another's choice. Where a backend
-  // routes_alone() to the experts that the choice's products are of, routes() says nothing of it, no product needs the host,
-  // and a step may be recorded; given none, routes() tells it. routed: x in slots, n k at most of what reserve() was told;
-  // linear_routed: every slot by its expert; what was
-  // gated of it has as many rows. add_routed: x (n, d) += the sum of each row's slots of y (n k, d) under their shares.
+  // rope_append(q, k, v, q_norm, k_norm, cache, layer): q (n, h, e) and k (n, hk, e) are scaled, normed unless the
+  // norm's weight is null, and rotated by their positions. Then k and v (n, hk, e) are written to the cache.
+  b.rope_append(matrix, matrix, input, &input, &input, cache, 0);
+  // attend(q, cache, layer): softmax(q k / sqrt(e)) v, causal, with h / hk heads sharing a kv head.
+  { b.attend(input, cache, 0) } -> std::same_as<typename B::Acts>;
+  // gated(gate, up, function, rows): function(gate) * up, for the first rows.
+  { b.gated(input, input, Gate::silu, int64_t{1}) } -> std::same_as<typename B::Acts>;
+
+  // --- a mixture of experts
+  // experts(weights) joins one matrix of each of a layer's experts. The matrices must outlive it.
   { b.experts(std::span<const typename B::Linear* const>()) } -> std::same_as<typename B::Experts>;
+  // route(x, router, rule, readers, logits) chooses experts for the rows of x (n, d) by a router (E, d), and leaves the
+  // router's logits (n, E). `readers` are the experts' matrices that the chosen rows will meet. If they are empty, the
+  // host is told of the choice, and routes() returns it.
   b.route(input, linear, RoutingRule(), std::span<const typename B::Experts* const>(), matrix);
-  {
-    b.routes_alone(RoutingRule(), std::span<const typename B::Experts* const>())
-    } -> std::same_as<bool>;  // in the step that has begun
+  // routes_alone(rule, readers) tells whether route() with these readers needs no help of the host in the step that has
+  // begun. The step can then be recorded, and routes() does not have the choice.
+  { b.routes_alone(RoutingRule(), std::span<const typename B::Experts* const>()) } -> std::same_as<bool>;
+  // follow(routes) takes routes that were chosen elsewhere.
   b.follow(routes);
   { b.routes() } -> std::same_as<const Routes&>;
+  // routed(x) copies rows of x to their slots, of which there are n k.
   { b.routed(input) } -> std::same_as<typename B::Acts>;
+  // linear_routed(a, {experts, y} ...): row i of y = slot i by the matrix of its expert. gated() of such results has
+  // a row for each slot too.
   b.linear_routed(acts, std::span<const RoutedProduct<typename B::Experts, typename B::Matrix>>{});
+  // add_routed(y, x): x (n, d) += the sum of each row's slots of y (n k, d), times their shares.
   b.add_routed(input, matrix);
-  // The newest acts, every row turned; `input` has the signs of the matrix's core (K, K) as +1 and -1, nothing if K is 1.
+
+  // --- other forms of an input turn(a, hadamard, signs) multiplies every row of the newest Acts by a Hadamard
+  // matrix. `signs` are the entries +1 and -1 of the matrix's core (core, core), and are empty if the core is 1.
   { b.turn(acts, hadamard, input) } -> std::same_as<typename B::Acts>;
-  // Acts of an input's columns in another order, those that are kept in 8 bits last and twice (ModelConfig::kept_columns).
+  // make_order(columns, kept) makes an order of columns. gather(a, order) puts the columns of the newest Acts in it;
+  // those that are kept in 8 bits come last and twice (ModelConfig::kept_columns).
   { b.make_order(std::span<const int32_t>(), int64_t{0}) } -> std::same_as<typename B::Order>;
   { b.gather(acts, order) } -> std::same_as<typename B::Acts>;
-  {b.read(acts, host_out)};                              // the input of linears in FP32 (calibration)
-  { b.input(input) } -> std::same_as<typename B::Acts>;  // the inverse: a matrix (n, K) as the input of linears
-  // Of rows of logits (., tokens) of some tokens those of all v: -infinity of the others.
+  // read(a, to) copies Acts to the host in FP32, for calibration. input(x) is the inverse: it makes Acts of a matrix
+  // (n, K).
+  {b.read(acts, host_out)};
+  { b.input(input) } -> std::same_as<typename B::Acts>;
+
+  // --- logits make_token_set(tokens, v) makes a set of tokens. spread(few, set, rows, logits) copies rows of the
+  // set's logits (rows, tokens) to rows of all logits (rows, v). Logits of other tokens become -infinity.
   { b.make_token_set(std::span<const int32_t>(), int64_t{1}) } -> std::same_as<typename B::TokenSet>;
   b.spread(input, tokens, int64_t{1}, matrix);
-  b.choose(input, std::span<const ChoiceRule>{}, std::span<Choice>{});  // from the first rows of logits (rows, v)
-  { b.kernel_name(linear, Activations::a16) } -> std::convertible_to<std::string>;  // for reports and certificates
-  { b.bytes_read(linear, Reading()) } -> std::same_as<int64_t>;  // of the packed weight, by a product of few rows
+  // choose(logits, rules, choices) chooses a token from each of the first rows of logits (rows, v).
+  b.choose(input, std::span<const ChoiceRule>{}, std::span<Choice>{});
+
+  // --- reports kernel_name(W, activations) names the kernel that multiplies by a weight, for reports and
+  // certificates. bytes_read(W, reading) returns the bytes of a packed weight that a product of few rows reads.
+  { b.kernel_name(linear, Activations::a16) } -> std::convertible_to<std::string>;
+  { b.bytes_read(linear, Reading()) } -> std::same_as<int64_t>;
 };
 
 }  // namespace fidelio

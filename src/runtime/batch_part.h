@@ -1,5 +1,6 @@
-// Batches as runners take them: what is refused; and the rows that are of one kind as a batch of their own, for backends
-// that compute output rows and prompt rows by kernels of different families, in two steps (Backend's kOneKindAStep).
+// This file checks the batches that a runner is given, and cuts out of a batch the rows of one kind as a batch of
+// their own. Some backends compute output rows and prompt rows by different families of kernels and need one step for
+// each (Backend's kOneKindAStep).
 #pragma once
 #include <vector>
 
@@ -7,22 +8,26 @@
 
 namespace fidelio {
 
-// Throws Error for a batch that a runner of these options has no room for, or of tokens and pages that are not there.
+// Throws Error if a runner with these options has no room for the batch, or if the batch names tokens or pages that
+// do not exist.
 void check_batch(const Batch& batch, const ModelConfig& config, const RunnerOptions& options, int64_t cache_pages);
 
 bool has_both_kinds(const Batch& batch);
 
+// A BatchPart is the rows of one kind. rules() picks the rules of its logit rows from those of the whole batch, and
+// put() writes its choices to their places among those of the whole.
 struct BatchPart {
   Batch batch;
-  std::vector<size_t> places;  // of its logit rows among those of the whole
+  std::vector<size_t> places;  // the places of its logit rows among those of the whole batch
 
   std::vector<ChoiceRule> rules(std::span<const ChoiceRule> of_whole) const;
   void put(std::span<const Choice> choices, std::span<Choice> of_whole) const;
 };
-// Fills `part`, which keeps its memory.
+// Fills `part` with the rows of this kind. The part keeps its memory.
 void take_kind(const Batch& whole, RowKind kind, BatchPart& part);
 
-// Of Runner::enqueue: a batch with the tokens that the host knows, and of other rows whence their tokens come, else -1.
+// A FedBatch is what Runner::enqueue gives to a backend: a batch with all tokens that the host knows. For every other
+// row, `from` is the index of the earlier choice that gives its token, and -1 for rows with a known token.
 struct FedBatch {
   Batch batch;
   std::vector<int32_t> from;

@@ -13,7 +13,7 @@
 namespace fidelio {
 namespace {
 
-using json = nlohmann::ordered_json;  // templates print the keys of a message in the order they came in
+using json = nlohmann::ordered_json;  // templates print the keys of a message in the order in which they came
 
 std::vector<std::vector<int32_t>> text_windows(const std::string& text, const Tokenizer& tokenizer, int64_t context) {
   const std::vector<int32_t> ids = tokenizer.encode(text, false);

@@ -1,14 +1,19 @@
-// Decoding of a llama-3-8b-shaped model on a GPU with random weights, by the program and the operations that serve:
+// This program measures the decoding of a model shaped like llama-3-8b with random weights on a GPU, by the program
+// and the operations that serve:
+//
 //   decode_cuda_bench FORMAT [batch,batch,...] [context,context,...] [head's format, else bf16] [cache, else f16]
 //   decode_cuda_bench FORMAT prefill [tokens,tokens,...]
 //   decode_cuda_bench FORMAT speculate [batch,...] [context,...] [head's format, else FORMAT] [draft,draft,...]
-// Prints milliseconds a step, bytes of weights and cache read, and the share of the copy bandwidth given as the
-// roofline; then what a step takes whose tokens are chosen on the device, greedily and by sampling, in turns.
-// speculate: a draft is a number of high bits, or the format of a copy of all weights that shares the cache, with
-// /FORMAT for its head if that is to be another, and :N for a head of so many tokens.
-// Cycles of 1 to 8 drafts, each sequence as many, are timed whole, in turns with plain steps: with a wait after each
-// step, or one in all. What they give at an acceptance a of each draft follows: (1 - a^(g + 1)) / (1 - a) tokens a
-// sequence and cycle.
+//
+// The first form prints the milliseconds of a step, the bytes of weights, and the share of the roofline, which is the
+// time to read weights and cache at kCopyBandwidth. It then prints what a step takes whose tokens are chosen on the
+// device, greedily and by sampling.
+//
+// In the last form a draft is a number of high bits, or the format of a copy of all weights that shares the cache,
+// followed by /FORMAT if its head is to have another and by :N for a head of N tokens. Cycles of 1 to 8 drafts, the
+// same number for each sequence, are timed whole, in turns with plain steps: once with a wait after each step, and
+// once with a single wait at the end. The gain follows for several probabilities a that a draft is accepted: a cycle
+// gives (1 - a^(g + 1)) / (1 - a) tokens to a sequence.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -27,7 +32,7 @@ using namespace fidelio;
 namespace {
 
 constexpr int kD = 4096, kF = 14336, kH = 32, kHk = 8, kE = 128, kV = 128256, kL = 32, kMostBatch = 64;
-constexpr double kCopyBandwidth = 4.25e12;  // bytes a second of an H200, by lowbit_bench copy
+constexpr double kCopyBandwidth = 4.25e12;  // bytes per second on an H200, measured by lowbit_bench copy
 
 LinearWeight random_weight(const FormatSpec& spec, int64_t out, int64_t in) {
   LinearWeight w =
@@ -58,7 +63,7 @@ ModelConfig shape() {
   c.L = kL, c.d = kD, c.f = kF, c.h = kH, c.hk = kHk, c.e = kE, c.v = kV;
   c.rms_eps = 1e-5f;
   c.max_positions = 131072;
-  c.tie_embeddings = true;  // one matrix is enough here: an embedding is read a row at a time
+  c.tie_embeddings = true;  // one matrix is enough here, because an embedding is read a row at a time
   return c;
 }
 const Program& program() {
@@ -71,7 +76,7 @@ struct Model {
   int64_t bytes = 0;
 };
 
-// Makes a model of random weights; with tokens > 0 it also has a draft's head of so many tokens, evenly spread.
+// Makes a model of random weights. With tokens > 0 it also has a draft's head of this many tokens, evenly spread.
 std::unique_ptr<Model> make_model(Cuda& b, const std::string& format, const std::string& head, int tokens = 0) {
   auto made = std::make_unique<Model>();
   std::map<std::pair<int64_t, int64_t>, LinearWeight> of_shape;
@@ -97,7 +102,7 @@ std::unique_ptr<Model> make_model(Cuda& b, const std::string& format, const std:
   return made;
 }
 
-// The values and the cache of steps of up to `rows` rows.
+// Memory holds the values and the cache of steps of up to `rows` rows.
 struct Memory {
   Cuda& b;
   ValueMemory<Cuda> values;
@@ -130,7 +135,7 @@ void measure(Cuda& b, Model& model, const std::string& format, const std::vector
              KvFormat kv);
 void prefill(Cuda& b, Model& model, const std::string& format, int tokens);
 
-// No batches: prefills of `contexts` tokens.
+// Measures decoding for every batch and context. Without batches it measures prefills of `contexts` tokens.
 int run(const std::string& format, const std::vector<int>& batches, const std::vector<int>& contexts,
         const std::string& head, KvFormat kv) {
   Cuda b({});
@@ -141,7 +146,7 @@ int run(const std::string& format, const std::vector<int>& batches, const std::v
   return 0;
 }
 
-// One sequence from its start; logits of its last token reach the host.
+// Measures the prefill of one sequence from its start until the logits of its last token reach the host.
 void prefill(Cuda& b, Model& model, const std::string& format, int tokens) {
   const int pages = (tokens + kPageTokens - 1) / kPageTokens;
   Memory memory(b, tokens, 1, pages, tokens, KvFormat::f16);
@@ -170,8 +175,9 @@ double median(std::vector<double>& values) {
   return values[values.size() / 2];
 }
 
-// Steps that end with n tokens chosen on the device, in turns: greedily, and at temperature .7 with top-p .9 of rows that
-// deviate by 2.5 as a model's do, then by 1 as those of random weights: there most of the vocabulary has a share.
+// Times steps that end with n tokens chosen on the device, in turns in three ways: greedily; at temperature .7 with
+// top-p .9 from rows that deviate by 2.5, as a model's do; and the same from rows that deviate by 1, as those of
+// random weights do, where most of the vocabulary has a share.
 void compare_choices(Cuda& b, const Cuda::Matrix& logits, int n, const std::function<void()>& run_model) {
   constexpr int kKinds = 3;
   constexpr double kDeviations[kKinds] = {0, 2.5, 1};
@@ -215,7 +221,7 @@ void measure(Cuda& b, Model& model, const std::string& format, const std::vector
     const auto since = [](Clock::time_point start) {
       return std::chrono::duration<double>(Clock::now() - start).count();
     };
-    double asking = 0;  // of a step: time in which the host only asks for kernels
+    double asking = 0;  // the time of a step in which the host only asks for kernels
     const auto run_model = [&] {
       const auto start = Clock::now();
       run_step(b, *executor, batch, {}, static_cast<uint64_t>(context));
@@ -223,7 +229,7 @@ void measure(Cuda& b, Model& model, const std::string& format, const std::vector
     };
     const auto step = [&] {
       run_model();
-      b.download(device_logits, 0, 1, logits);  // the step's end: a sampler on the host sees logits
+      b.download(device_logits, 0, 1, logits);  // the step ends when a sampler on the host has the logits
     };
     for (int i = 0; i < 5; ++i) step();
     std::vector<double> times;
@@ -245,17 +251,18 @@ void measure(Cuda& b, Model& model, const std::string& format, const std::vector
   }
 }
 
-// ---- Speculation.
+// The rest measures speculation.
 constexpr int kMostDrafts = 8;
 
-// Drafts and their verification as the engine does them: greedy, tokens chosen on the device with their probability.
+// Speculating runs drafts and their verification as the engine does: tokens are chosen greedily on the device, with
+// their probability.
 struct Speculating {
   Cuda& b;
   int batch, context, pages;
   Memory memory;
-  std::vector<std::unique_ptr<Executor<Cuda>>> executors;  // the model's, then drafts'
-  std::vector<bool> drafts_head;                           // whether each has a head of a draft's own
-  uint64_t recorded_as;  // no other instance's matrices are in the graphs of this number
+  std::vector<std::unique_ptr<Executor<Cuda>>> executors;  // the model's executor, then that of the draft
+  std::vector<bool> drafts_head;                           // tells which of them have a head of a draft's own
+  uint64_t recorded_as;  // no other instance has matrices in the graphs of this number
   Batch rows;
   std::vector<ChoiceRule> rules;
   std::vector<Choice> choices;
@@ -277,7 +284,7 @@ struct Speculating {
     rules.assign(static_cast<size_t>(batch * (kMostDrafts + 1)), rule);
     choices.resize(2 * rules.size());
   }
-  // `count` rows of each sequence from `position` on, of these weights.
+  // Runs `count` rows of each sequence from `position` on, with these weights.
   void launch(size_t which, Reading reading, int position, int count, std::span<const int32_t> from) {
     rows.clear();
     std::vector<int32_t> own(static_cast<size_t>(pages)), ids(static_cast<size_t>(count));
@@ -295,7 +302,7 @@ struct Speculating {
     launch(which, reading, position, count, {});
     b.choose(logits(), own_rules(), choices);
   }
-  // Every token is fed where it was chosen.
+  // Runs a cycle in which every token is fed on the device, where it was chosen.
   void cycle_without_waits(size_t which, Reading reading, int drafts) {
     int64_t place = 0;
     std::vector<int32_t> from(static_cast<size_t>(batch), -1);
@@ -313,7 +320,8 @@ struct Speculating {
     b.collect(0, std::span(choices).first(static_cast<size_t>(place + rows.rows())));
   }
   static inline uint64_t next_number = 0;
-  // Median seconds, in turns, of a plain step, of one of the draft, and of verifications and cycles of 1 to 8 drafts.
+  // These are median seconds, measured in turns, of a plain step, of a step of the draft, and of verifications and
+  // cycles of 1 to 8 drafts.
   struct Seconds {
     double plain, draft, verify[kMostDrafts + 1], cycle[kMostDrafts + 1], queued[kMostDrafts + 1];
   };

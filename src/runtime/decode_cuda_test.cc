@@ -1,5 +1,6 @@
-// Decoding with low-bit weights on a GPU: a step of one row, whose products make each other's input, gives the bits
-// that the same row has in a step of two, where every operation is a kernel of its own. Without a GPU skipped by name.
+// These tests check decoding with low-bit weights on a GPU. In a step of one row products make each other's input. It
+// must give the bits that the same row has in a step of two. There products of 2 and 3 bits are kernels of their own,
+// and wider ones use the kernels for several rows. Without a GPU the tests are skipped.
 #include <gtest/gtest.h>
 #include <numeric>
 
@@ -24,7 +25,7 @@ LinearWeight random_weight(const std::string& format, int64_t out, int64_t in, b
   const FormatSpec spec = parse_format(format);
   LinearWeight w =
       spec.is_dense() ? make_dense(OwnedTensor::allocate(DType::bf16, {out, in})) : allocate_weight(spec, out, in);
-  const auto uniform = [&] { return static_cast<float>(rng.next() % 2048) / 1024 - 1; };  // [-1, 1)
+  const auto uniform = [&] { return static_cast<float>(rng.next() % 2048) / 1024 - 1; };  // in [-1, 1)
   for (const StoredTensor& t : stored_tensors(w)) {
     if (t.tensor.dtype == DType::f16)
       for (f16& v : t.tensor.as<f16>()) v = to_f16(0.02f + 0.01f * uniform());
@@ -95,7 +96,7 @@ class CudaDecodeTest : public ::testing::TestWithParam<Plan> {
         return p.qkv;
     }
   }
-  // Row i is sequence_of[i]'s token at `position`.
+  // Runs a step in which row i is the token ids[i] of sequence sequences[i] at `position`.
   std::vector<float> step(const std::vector<int>& ids, const std::vector<int>& sequences, int position) {
     Cuda& b = *backend_;
     Batch batch;
@@ -124,7 +125,7 @@ class CudaDecodeTest : public ::testing::TestWithParam<Plan> {
   std::unique_ptr<Executor<Cuda>> executor_;
 };
 
-// The first step of a shape runs as it is, the second is recorded, others replay it.
+// The first step of a shape runs as it is, the second is recorded, and later ones replay it.
 TEST_P(CudaDecodeTest, ARowAloneEqualsItAmongTwoBitForBit) {
   for (int position = 0; position < 40; ++position) {
     const int id = position * 37 % kV, other = position * 11 % kV;
@@ -146,7 +147,7 @@ std::vector<Plan> plans() {
   uniform("int4g64zs8", 384, 1280, 6, 2, 64);
   uniform("int6g64s8", 512, 256, 4, 1, 128);
   uniform("int3g32z", 1152, 640, 9, 3, 128);
-  uniform("int4g64z", 320, 448, 5, 1, 64);  // no whole blocks of outputs
+  uniform("int4g64z", 320, 448, 5, 1, 64);  // its outputs do not fill whole blocks
   for (const char* grid : {"lut4g64", "lut5g64", "lut6g64"}) uniform(grid, 256, 384, 4, 2, 64);
   uniform("bf16", 256, 384, 4, 2, 64);
   all.push_back(

@@ -1,7 +1,7 @@
-// For tests alone: a Runner without arithmetic, which sees every mistake in the bookkeeping above it. Its cache holds
-// token ids where a real one holds keys and values, and a row's logits are a hash of the tokens it finds in the cache
-// at the positions up to its own: a wrong page, a row too few, a sequence overwritten by another changes them. What no
-// backend would accept throws.
+// This file defines a Runner without arithmetic, for tests alone, which detects every mistake in the bookkeeping
+// above it. Its cache holds token ids where a real one holds keys and values. A row's logits are a hash of the tokens
+// in the cache at the positions up to its own, so a wrong page, a missing row, or a sequence overwritten by another
+// changes them. It throws for calls that no backend would accept.
 #pragma once
 #include <algorithm>
 #include <vector>
@@ -16,10 +16,10 @@ class FakeRunner final : public Runner {
   struct Shape {
     int vocabulary = 23, context = 64;
     double spread = 4;  // logits lie in [-spread, spread]
-    double noise = 0;   // of a quantised twin, from `noise_seed`
+    double noise = 0;   // the noise of a quantised copy of the model, made from `noise_seed`
     uint64_t noise_seed = 1;
-    double draft_noise = 1;   // of every reading but the whole weights
-    bool kinds_agree = true;  // else output rows leave other bits in the cache than prompt rows
+    double draft_noise = 1;   // the noise of readings of high bits
+    bool kinds_agree = true;  // if false, output rows leave other bits in the cache than prompt rows
   };
   FakeRunner(Shape shape, RunnerOptions options) : shape_(shape), options_(options) {
     config_.L = 1;
@@ -71,7 +71,7 @@ class FakeRunner final : public Runner {
   void read_logits(int64_t first, int64_t count, std::span<float> to) override {
     std::copy_n(logits(first, count).begin(), to.size(), to.begin());
   }
-  // The logits after these tokens, straight from the definition.
+  // Returns the logits after these tokens, computed directly.
   std::vector<float> logits_after(std::span<const int32_t> history) {
     logits_.clear();
     append_hashed(hash(history));
@@ -82,11 +82,11 @@ class FakeRunner final : public Runner {
   void set_linear(LinearId, PackedLinear) override {}
   PackedLinear linear(LinearId) const override { return nullptr; }
 
-  std::vector<int64_t> steps;     // rows of every batch seen
-  std::vector<Reading> readings;  // and how it read the weights
+  std::vector<int64_t> steps;     // the rows of every batch so far
+  std::vector<Reading> readings;  // how each batch read the weights
 
  private:
-  // What a row leaves in the cache: a draft's is never what the verifier's would be.
+  // Returns what a row writes to the cache. A draft never writes what the verifier would.
   int32_t written(int32_t id, RowKind kind) const {
     return id + (drafts_ ? 1 << 28 : 0) + (!shape_.kinds_agree && kind == RowKind::output ? 1 << 27 : 0);
   }
@@ -97,7 +97,7 @@ class FakeRunner final : public Runner {
     return cache_.at(
         static_cast<size_t>(pages[static_cast<size_t>(position / kPageTokens)] * kPageTokens + position % kPageTokens));
   }
-  static uint64_t mix(uint64_t x) {  // splitmix64
+  static uint64_t mix(uint64_t x) {  // this is splitmix64
     x += 0x9E3779B97F4A7C15u;
     x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9u;
     x = (x ^ (x >> 27)) * 0x94D049BB133111EBu;
@@ -118,7 +118,7 @@ class FakeRunner final : public Runner {
     append_hashed(hash(history));
   }
   void append_hashed(uint64_t h) {
-    const auto unit = [](uint64_t x) { return static_cast<double>(x >> 11) * 0x1p-52 - 1; };  // [-1, 1)
+    const auto unit = [](uint64_t x) { return static_cast<double>(x >> 11) * 0x1p-52 - 1; };  // in [-1, 1)
     for (int k = 0; k < config_.v; ++k) {
       const uint64_t key = mix(h ^ static_cast<uint64_t>(k) << 32);
       logits_.push_back(static_cast<float>(shape_.spread * unit(key) +
@@ -130,7 +130,7 @@ class FakeRunner final : public Runner {
   Shape shape_;
   RunnerOptions options_;
   ModelConfig config_;
-  Program program_;  // an embedding and a layer of an operation each, which do nothing
+  Program program_;  // an embedding and one layer, each of one operation that does nothing
   Batch batch_;
   std::vector<int32_t> cache_;
   std::vector<float> logits_;

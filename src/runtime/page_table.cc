@@ -106,7 +106,7 @@ void PageTable::publish(int64_t id, std::span<const int32_t> tokens, int64_t cou
     if (known < 0) {
       p.before = held.last_serial;
       std::copy(own.begin(), own.end(), p.tokens.begin());
-      // Two keys that collide: the page published first stays the one that is found.
+      // If two keys collide, the page that was published first stays the one that is found.
       if (published_.emplace(key_of(p.before, own), page).second) p.serial = next_serial_++;
       if (p.serial == 0) return;
     }

@@ -1,5 +1,6 @@
-// The law of rows on a GPU: what a sequence gets does not depend on what else is in a batch, on where its prompt is
-// cut, nor on how many tokens are verified at once. Without a GPU each test is skipped by name.
+// These tests check row invariance on a GPU. The logits of a sequence must not depend on the other sequences in a
+// batch, on where its prompt is cut, nor on how many tokens are verified at once. Without a GPU the tests are
+// skipped.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -18,18 +19,18 @@ namespace {
 
 struct Kind {
   const char* name;
-  std::vector<const char*> formats;  // of the linears, in turns; none: the checkpoint's own
+  std::vector<const char*> formats;  // the formats of the linears, in turns; if empty, the checkpoint's own
   KvFormat kv = KvFormat::f16;
   Reading reading{};
 };
 
 class CudaRows : public ::testing::TestWithParam<Kind> {
  protected:
-  static constexpr int64_t kMost = 700;  // rows of a prompt
+  static constexpr int64_t kMost = 700;  // the most rows of a prompt
   struct Sequence {
-    std::vector<int32_t> ids;  // the prompt, then what is fed after it
+    std::vector<int32_t> ids;  // the prompt and the tokens fed after it
     int64_t prompt = 0, fed = 0;
-    std::vector<float> logits;  // alone: of the prompt's last row and of all after it
+    std::vector<float> logits;  // the logits of the prompt's last row and of all rows after it, computed alone
     int64_t number = 0;
   };
 
@@ -58,7 +59,7 @@ class CudaRows : public ::testing::TestWithParam<Kind> {
   std::span<const int32_t> ids(const Sequence& s, int64_t count) const {
     return std::span(s.ids).subspan(static_cast<size_t>(s.fed), static_cast<size_t>(count));
   }
-  // Its prompt in one step, then token by token, alone.
+  // Runs the sequence alone: its prompt in one step, then token by token.
   void run_alone(Sequence& s) {
     ASSERT_TRUE(pages_->grow(s.number, static_cast<int64_t>(s.ids.size())));
     for (s.fed = 0; s.fed < static_cast<int64_t>(s.ids.size());) {
@@ -85,8 +86,8 @@ class CudaRows : public ::testing::TestWithParam<Kind> {
   std::unique_ptr<PageTable> pages_;
 };
 
-// The next rows of some sequences in any order: a part of a prompt, or 1 to 9 tokens after it. Row by row what the
-// logits are to be: a sequence and the number of its logits.
+// Mixed is a batch of the next rows of some sequences in any order: a part of a prompt, or 1 to 9 tokens after it.
+// For each row of logits `expected` has the sequence and the index of its logits there.
 struct Mixed {
   Batch batch;
   std::vector<std::pair<size_t, int64_t>> expected;
@@ -109,7 +110,7 @@ TEST_P(CudaRows, MixedIsAloneAndChunkedIsWholeBitForBit) {
     for (size_t i = 0; i < most_sequences; ++i) {
       Sequence& s = sequences[order[i]];
       const auto size = static_cast<int64_t>(s.ids.size());
-      if (s.fed == size) pages_->release(s.number), s.fed = 0;  // once more from the start
+      if (s.fed == size) pages_->release(s.number), s.fed = 0;  // the sequence starts again
       ASSERT_TRUE(pages_->grow(s.number, size));
       const bool is_prompt = s.fed < s.prompt;
       const int64_t left = is_prompt ? s.prompt - s.fed : size - s.fed;
@@ -135,7 +136,7 @@ TEST_P(CudaRows, MixedIsAloneAndChunkedIsWholeBitForBit) {
           << " rows; a prompt of " << s.prompt << ", logits " << number;
     }
     if (round % 10 != 0) continue;
-    // The same step again, tokens chosen where the logits are.
+    // The same step runs again, with tokens chosen where the logits are.
     std::vector<ChoiceRule> rules(mixed.expected.size());
     for (ChoiceRule& rule : rules) {
       rule.greedy = rng.below(4) == 0;

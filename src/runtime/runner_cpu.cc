@@ -1,3 +1,4 @@
+// This file makes runners on the CPU backend.
 #include "kernels/cpu/cpu.h"
 #include "runtime/runner_impl.h"
 

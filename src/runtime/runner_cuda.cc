@@ -1,3 +1,4 @@
+// This file makes runners on a GPU. runner_without_cuda.cc stands in for it in builds without CUDA.
 #include "kernels/cuda/backend/cuda.h"
 #include "kernels/cuda/device/values.h"
 #include "runtime/machine/machine.h"
@@ -22,7 +23,7 @@ class CudaRunner final : public RunnerImpl<Cuda> {
     const auto memory = std::make_shared<cuda::DeviceBuffer>(static_cast<size_t>(values) * sizeof(float));
     return std::shared_ptr<float[]>(memory, memory->as<float>());
   }
-  // Noise is made where it is used: a matrix of 59 million values would take the host seconds.
+  // The noise is made on the GPU, because a matrix of 59 million values would take the host seconds.
   PackedLinear pack_noisy(const LinearWeight& weight, double sigma, uint64_t stream, bool uniform) override {
     auto noisy = std::make_shared<cuda::Linear>();
     noisy->out = noisy->values.out = weight.out;

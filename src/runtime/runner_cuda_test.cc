@@ -1,4 +1,4 @@
-// The bundled models on a GPU against the CPU. Without a GPU each test is skipped by name.
+// These tests compare the bundled models on a GPU with the CPU. Without a GPU they are skipped.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -30,7 +30,7 @@ class CudaRunnerTest : public ::testing::TestWithParam<const char*> {
   }
   int32_t token(int32_t i) const { return token(i, checkpoint_->config().v); }
   static int32_t token(int64_t i, int64_t v) { return static_cast<int32_t>((i * 37 + i * i * 11) % v); }
-  // Logits of all rows of 150 ids, run in chunks of `chunk`.
+  // Returns the logits of all rows of 150 ids, run in chunks of `chunk`.
   static std::vector<float> logits(Runner& runner, Activations mode, int chunk) {
     std::vector<int32_t> ids(150), pages(6);
     for (size_t i = 0; i < ids.size(); ++i) ids[i] = token(static_cast<int64_t>(i), runner.config().v);
@@ -49,7 +49,7 @@ class CudaRunnerTest : public ::testing::TestWithParam<const char*> {
   std::unique_ptr<Checkpoint> checkpoint_;
 };
 
-// The expected acceptance rate of two rows of logits.
+// Returns the expected acceptance rate (EAR) of two rows of logits.
 double acceptance(std::span<const float> a, std::span<const float> b) {
   const auto softmax = [](std::span<const float> x) {
     std::vector<double> p(x.begin(), x.end());
@@ -69,8 +69,8 @@ TEST_P(CudaRunnerTest, LogitsInF32EqualTheCpus) {
   const auto cpu = make_cpu_runner(*checkpoint_, options(Activations::f32, KvFormat::f32));
   const auto gpu = make_cuda_runner(*checkpoint_, options(Activations::f32, KvFormat::f32));
   const auto expected = logits(*cpu, Activations::f32, 150), got = logits(*gpu, Activations::f32, 150);
-  // Both sum the same FP32 products in different orders, layer after layer: issue 3 asks 1e-5 of each, so twice that,
-  // of the largest.
+  // Both backends sum the same FP32 products in different orders, layer after layer. Each may be off by 1e-5 of the
+  // largest logit, so the two may differ by twice that.
   float largest = 0;
   for (float v : expected) largest = std::max(largest, std::abs(v));
   for (size_t i = 0; i < got.size(); ++i) ASSERT_NEAR(got[i], expected[i], 2e-5f * largest) << i;
@@ -84,7 +84,7 @@ TEST_P(CudaRunnerTest, ServedLogitsAcceptNearlyAlways) {
   double ear = 0;
   for (size_t row = 0; row < 150; ++row)
     ear += acceptance(std::span(expected).subspan(row * v, v), std::span(got).subspan(row * v, v)) / 150;
-  EXPECT_GT(ear, 0.999);  // measured with torch: FP16 inputs .9998, FP16 cache .9999
+  EXPECT_GT(ear, 0.999);  // measured with torch: .9998 with FP16 inputs, .9999 with an FP16 cache
 }
 
 TEST_P(CudaRunnerTest, OneByOneEqualsTogetherBitForBit) {
@@ -92,8 +92,8 @@ TEST_P(CudaRunnerTest, OneByOneEqualsTogetherBitForBit) {
   EXPECT_EQ(logits(*gpu, Activations::a16, 30), logits(*gpu, Activations::a16, 1));
 }
 
-// Decoding steps of one shape are recorded the second time and replayed from then on, with other shapes in between:
-// every step's logits are those of the prefix run in long chunks.
+// Decoding steps of one shape are recorded the second time and replayed from then on, with other shapes in between.
+// Every step's logits must be those of the prefix run in long chunks.
 TEST_P(CudaRunnerTest, ReplayedStepsEqualTheWholePrefix) {
   const auto gpu = make_cuda_runner(*checkpoint_, options(Activations::a16, KvFormat::f16));
   const auto v = static_cast<size_t>(gpu->config().v);
@@ -101,7 +101,7 @@ TEST_P(CudaRunnerTest, ReplayedStepsEqualTheWholePrefix) {
   std::vector<int32_t> pages[2] = {{0, 1}, {2, 3}};
   for (int32_t position = 0; position < 40; ++position) {
     Batch batch;
-    const int sequences = position % 5 == 4 ? 1 : 2;  // the second falls behind, so positions differ too
+    const int sequences = position % 5 == 4 ? 1 : 2;  // the second sequence falls behind, so positions differ too
     for (int s = 0; s < sequences; ++s) {
       const int32_t at = s == 0 ? position : position - position / 5, id = token(at);
       batch.append({&id, 1}, at, pages[s], 1, RowKind::output);

@@ -1,4 +1,4 @@
-// RunnerImpl<B>: Runner over one backend. Included by runner_cpu.cc and runner_cuda.cc alone.
+// This file implements Runner over one backend, as RunnerImpl<B>. Only runner_cpu.cc and runner_cuda.cc include it.
 #pragma once
 #include <algorithm>
 #include <ranges>
@@ -15,7 +15,7 @@ namespace fidelio {
 template <Backend B>
 class RunnerImpl : public Runner {
  public:
-  // `sibling`: a runner of the same checkpoint on the same device, whose packed weights are taken as they are.
+  // `sibling` is a runner of the same checkpoint on the same device, whose packed weights are shared.
   RunnerImpl(B backend, const Checkpoint& checkpoint, const RunnerOptions& options, const Runner* sibling = nullptr)
       : RunnerImpl(std::make_shared<RunnerMemory<B>>(RunnerMemory<B>{std::move(backend), {}, {}}), checkpoint, options,
                    sibling) {
@@ -31,7 +31,7 @@ class RunnerImpl : public Runner {
   std::unique_ptr<Runner> make_draft(const Checkpoint& checkpoint) override {
     check_same_shapes(checkpoint.config(), config_);
     RunnerOptions options = options_;
-    options.high_bits = 0;  // it is read whole
+    options.high_bits = 0;  // its weights are read whole
     auto draft = std::unique_ptr<RunnerImpl>(new RunnerImpl(memory_, checkpoint, options, nullptr));
     draft->executor_.find_values();
     return draft;
@@ -54,7 +54,8 @@ class RunnerImpl : public Runner {
     for (LinearId id : program_.linears)
       if (id.role != Role::embedding && id.role != Role::head)
         (id.expert < 0 ? bytes : of_experts) += b_.bytes_read(*weights_[id], reading);
-    if (config_.experts > 0) bytes += of_experts / config_.experts * config_.experts_per_row;  // of one row
+    // One row passes only some of a layer's experts.
+    if (config_.experts > 0) bytes += of_experts / config_.experts * config_.experts_per_row;
     check_short_head(reading);
     const auto& head =
         reading.short_head ? weights_.draft_head.rows : weights_.linears[static_cast<size_t>(program_.head_weight)];
@@ -175,7 +176,8 @@ class RunnerImpl : public Runner {
     return options;
   }
 
-  static constexpr bool kChoosesLater = requires(B b) { b.feed({}); };  // and then choose_later and collect
+  // A backend that has feed() has choose_later() and collect() too.
+  static constexpr bool kChoosesLater = requires(B b) { b.feed({}); };
   void forget_recorded() { weights_version_ = memory_->versions += 2; }
   const typename B::Matrix& logits() const { return executor_.matrix(program_.logits); }
 
@@ -187,7 +189,8 @@ class RunnerImpl : public Runner {
           options_.max_logit_rows);
   }
   static bool runs_in_parts(const Batch& batch) { return B::kOneKindAStep && has_both_kinds(batch); }
-  // Output rows first, which sequences that decode are waiting for; then prompts. `take` sees part_ and its logits.
+  // Runs output rows first, because sequences that decode wait for them, and then prompt rows. `take` is called after
+  // each and reads part_ and its logits.
   template <typename Take>
   void run_parts(const Batch& batch, Reading reading, const Take& take) {
     for (RowKind kind : {RowKind::output, RowKind::prompt}) {
@@ -209,7 +212,7 @@ class RunnerImpl : public Runner {
     if (chooses_on_host()) return work();
     b_.repeat(weights_version_ + (reading.short_head ? 1 : 0), work);
   }
-  // Whether the host chooses experts, or groups rows by them, within the step that has begun.
+  // Tells whether the host chooses experts, or groups rows by them, within the step that has begun.
   bool chooses_on_host() const {
     return std::ranges::any_of(program_.ops, [&](const Op& operation) {
       const auto* route = std::get_if<op::Route>(&operation);
@@ -229,7 +232,8 @@ class RunnerImpl : public Runner {
     return std::make_shared<const typename B::Linear>(b_.pack(weight, high_bits));
   }
   void load_linears(const Checkpoint& checkpoint) {
-    // A matrix's pages of the file are resident while it is packed: the largest two go first, when memory is emptiest.
+    // The file's pages of a matrix are resident while it is packed, so the two largest go first, when memory is
+    // emptiest.
     std::vector<LinearId> order = linears_of(config_);
     std::stable_partition(order.begin(), order.end(),
                           [](LinearId id) { return id.role == Role::embedding || id.role == Role::head; });
@@ -245,7 +249,7 @@ class RunnerImpl : public Runner {
     allocate_values(b_, program_, options_.max_rows, options_.max_logit_rows, memory_->values);
     executor_.find_values();
     cache_ = b_.allocate_cache(program_.attention, cache_pages(), options_.kv);
-    int64_t widest = 0, slots = 1;  // of the inputs of products
+    int64_t widest = 0, slots = 1;  // the widest input of a product, and the slots of a row
     for (const Value& v : program_.values) {
       if (v.rows == Rows::slots) slots = program_.routing.per_row;
       if (v.prepared || v.name == "x") widest = std::max(widest, v.columns);
@@ -261,11 +265,11 @@ class RunnerImpl : public Runner {
   Weights<B> weights_;
   typename B::KvCache& cache_;
   Executor<B> executor_;
-  uint64_t weights_version_ = 0;  // of what b_.repeat may have recorded; with a short head the next number
+  uint64_t weights_version_ = 0;  // names what b_.repeat may have recorded; steps with a short head use the next number
   typename B::HostFloats host_logits_;
   BatchPart part_;
   FedBatch fed_;
-  std::vector<int> stale_;  // layers whose experts were given other weights
+  std::vector<int> stale_;  // layers some of whose experts were given other weights
 };
 
 }  // namespace fidelio

@@ -1,17 +1,17 @@
-// RunnerMemory<B>: the memory that RunnerImpl<B>s of one shape share. Included by runner_impl.h alone.
+// This file defines the memory that RunnerImpl<B>s of one shape share. Only runner_impl.h includes it.
 #pragma once
 #include "runtime/execution/executor.h"
 
 namespace fidelio {
 
-// Runners that share a memory work one after the other.
+// Runners that share a memory must run one after the other.
 template <Backend B>
 struct RunnerMemory {
   B backend;
   ValueMemory<B> values;
   typename B::KvCache cache;
-  uint64_t versions = 0;  // the numbers given to sets of weights, by which a backend finds the steps it recorded
-  size_t collected = 0;   // so many choices of steps that follow from each other are known to the host
+  uint64_t versions = 0;  // the last number given to a set of weights; a backend finds recorded steps by them
+  size_t collected = 0;   // how many choices of steps that follow from each other the host knows
 };
 
 }  // namespace fidelio

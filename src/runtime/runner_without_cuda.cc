@@ -1,4 +1,5 @@
-// Stands in for runner_cuda.cc in builds without CUDA, so that nothing else need know which build it is.
+// This file stands in for runner_cuda.cc in builds without CUDA, so that nothing else needs to know which build it
+// is.
 #include "core/error.h"
 #include "runtime/machine/machine.h"
 #include "runtime/runner.h"

@@ -1,10 +1,12 @@
-// taps: observing and giving the inputs of linears while a model runs, one stop of a layer at a time.
+// This file lets calibration observe the inputs of linears while a model runs, and give them from outside, one stop
+// of a layer at a time (arch/stops.h).
 //
-// Calibration walks a layer so: the input of a stop is read, the stop's linears are quantised against it, and where they
-// add to the stream, the sum is made with the weights as they are by then. So every linear runs exactly once.
+// Calibration walks through a layer stop by stop. It reads the stop's input and quantises the stop's linears against
+// it. If they add to the stream, it then adds their output with the weights as they are by then. Every linear runs
+// once.
 //
 //   begin(batch), write_stream(x)
-//   read_input(layer, stop)               the stop's input, of the stream that the block begins with
+//   read_input(layer, stop, input)        reads the stop's input, made from the stream that the block begins with
 //   ... its linears are quantised, set_linear() ...
 //   begin(batch), write_stream(x)
 //   add_output(layer, stop, input)        x += W input
@@ -26,11 +28,11 @@ void read_input(Runner& runner, int layer, InputId which, std::span<float> to);
 // Adds to the stream what the layer's o or down makes of `input` (n, columns).
 void add_output(Runner& runner, int layer, InputId which, std::span<const float> input);
 
-// A layer with experts: the experts that the rows of the stream pass.
+// Returns the experts that the rows of the stream pass, in a layer that has them.
 Routes choose_experts(Runner& runner, int layer);
-// The inputs of the experts' downs (slots, f), under these routes or those that another runner chose.
+// Reads the inputs of the experts' downs (slots, f) with these routes, which this runner or another one chose.
 void read_expert_input(Runner& runner, int layer, const Routes& routes, std::span<float> to);
-// Adds to the stream what the downs make of such inputs.
+// Adds to the stream the outputs of the downs for such inputs.
 void add_experts(Runner& runner, int layer, const Routes& routes, std::span<const float> input);
 // Copies rows of x (n, d) where the runner's values are: the rows that one expert sees of a layer's mlp_in.
 void take_rows(Runner& runner, int layer, std::span<const float> x, std::span<const int32_t> rows, std::span<float> to);

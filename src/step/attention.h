@@ -23,13 +23,14 @@ struct LayerAttention {
 struct AttentionShape {
   std::vector<LayerAttention> layers;  // (L)
   std::vector<Rotation> rotations;
-  int heads = 0;          // h
-  int kv_heads = 0;       // hk
-  int head_dim = 0;       // e
-  float norm_eps = 0;     // the epsilon of q_norm and k_norm
-  float query_scale = 1;  // q is multiplied by it first; all scores have 1 / sqrt(e) beside it. 1 where q is normed
-  // q at position p is also multiplied by 1 + growth * log(1 + floor(p / positions)) (Llama 4, Ministral 3); with growth
-  // 0 it is not.
+  int heads = 0;       // h
+  int kv_heads = 0;    // hk
+  int head_dim = 0;    // e
+  float norm_eps = 0;  // the epsilon of q_norm and k_norm
+  // q is multiplied by it first. All scores are divided by sqrt(e) besides. It is 1 where q is normed.
+  float query_scale = 1;
+  // q at position p is also multiplied by 1 + growth * log(1 + floor(p / positions)) (Llama 4, Ministral 3). With
+  // growth 0 it is not.
   double query_growth = 0;
   int query_growth_positions = 1;
 

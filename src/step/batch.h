@@ -1,6 +1,7 @@
-// Batch: the rows that one step takes through a model, and which sequence each of them belongs to.
+// This file defines Batch: the rows that one step takes through a model, and the sequence that each of them belongs
+// to.
 //
-//   ids       7 9 4 | 2 | 8 8 1 5     one row a token
+//   ids       7 9 4 | 2 | 8 8 1 5     one row for each token
 //   segments  0       1   2           rows of one sequence, at consecutive positions
 //
 // Prefill, decoding, verification and perplexity are all one such flat, ragged batch.
@@ -16,15 +17,16 @@ namespace fidelio {
 // verification, or of the replay of tokens that were decoded before; it gets the bits of decoding one row.
 enum class RowKind : uint8_t { prompt, output };
 
-// A page of the cache holds keys and values of so many positions.
+// A page of the cache holds the keys and values of this many positions.
 constexpr int kPageTokens = 32;
 
-// A segment is consecutive rows of one sequence at consecutive positions. A row attends to its own sequence at positions
-// up to its own. A sequence has one segment in a batch; its earlier positions must be in the cache already.
+// A segment is consecutive rows of one sequence at consecutive positions. A row attends to its own sequence at
+// positions up to its own. A sequence has one segment in a batch; its earlier positions must be in the cache already.
 struct Segment {
   int32_t first_row, rows;
-  int32_t position;           // of the first row
-  int32_t first_page, pages;  // in Batch::pages; page p of the sequence holds positions [p, p + 1) * kPageTokens
+  int32_t position;  // the position of the first row
+  // These are a range of Batch::pages; page p of the sequence holds positions [p, p + 1) * kPageTokens.
+  int32_t first_page, pages;
   RowKind kind;
 };
 

@@ -1,5 +1,5 @@
-// build: from a model's numbers to the program of its step. This is the one place that knows how families differ; what a
-// family adds to a layer becomes operations here, and everything that runs a program knows operations alone.
+// This file makes the program of a step from a model's numbers. It is the one place that knows how families differ.
+// What a family adds to a layer becomes operations here, and everything that runs a program knows operations alone.
 #pragma once
 #include "arch/model_config.h"
 #include "step/program.h"
@@ -10,25 +10,26 @@ namespace fidelio {
 // of LongRoPE once for all sequences.
 Program build_program(const ModelConfig& config, int64_t context);
 
+// Returns the numbers of a model's attention. `context` is as for build_program.
 AttentionShape attention_shape(const ModelConfig& config, int64_t context);
 
 // Returns the factor on q that gives scores the model's scale. It is 1 where scores are divided by sqrt(e) as usual.
 float query_scale(const ModelConfig& config);
 
-// A model's scalars as its program has them. Nothing multiplies the outputs of attention and the MLP: the stream is kept
-// divided by residual_scale m instead. With y = x / m, x' = x + m f(norm(x)) is y' = y + f(norm(y)), where the norm's
-// epsilon is divided by m^2, since a norm does not see the size of its input. The divisor of logits is in the final
-// norm's weight.
+// Scalars are a model's scalars as its program has them. Nothing multiplies the outputs of attention and the MLP: the
+// stream is kept divided by m = residual_scale instead. With y = x / m, the sum x' = x + m f(norm(x)) becomes y' = y
+// + f(norm(y)). The norm's epsilon is divided by m^2, since a norm does not see the size of its input. The divisor of
+// logits is part of the final norm's weight.
 struct Scalars {
-  float embedding = 1;   // the factor on a row of the table
-  float eps = 0;         // of norms of the stream
-  float branch_eps = 0;  // of norms of the outputs that are added to it
-  float final_norm = 1;  // the factor on that norm's weight
+  float embedding = 1;   // the factor on a row of the embedding
+  float eps = 0;         // the epsilon of norms of the stream
+  float branch_eps = 0;  // the epsilon of norms of the outputs that are added to the stream
+  float final_norm = 1;  // the factor on the final norm's weight
 };
 Scalars scalars_of(const ModelConfig& config);
 
-// The Hadamard matrices of a rotated model (ModelConfig::rotated): attention's output is turned among its heads, the
-// gate's over its f columns.
+// These return the Hadamard matrices of a rotated model (ModelConfig::rotated). The first mixes the heads of
+// attention's output, the second the f columns of the gated values.
 Hadamard heads_turn(const ModelConfig& config);
 Hadamard gated_turn(const ModelConfig& config);
 

@@ -19,14 +19,14 @@
 
 namespace fidelio::choice {
 
-constexpr int kWeightBits = 40;  // of the best token's weight, 2^40: 2^18 of them are far from 2^64
+constexpr int kWeightBits = 40;  // the best token has weight 2^40; 2^18 such weights are far below 2^64
 constexpr int kMantissaBits = 24;
-constexpr float kNaturalScale = 0x1.715476p+0f;  // log2(e): temperature 1
-constexpr float kFarthest = 63;                  // halvings past which nothing is left of a weight
+constexpr float kNaturalScale = 0x1.715476p+0f;  // log2(e), the scale of temperature 1
+constexpr float kFarthest = 63;                  // a token this many halvings or more below the best has weight 0
 
-// 2^-f for f in [0, 1): 1 + f q(f), q minimax of degree 5 for the relative error, which is below 2.1e-9 before
-// rounding.
-template <class F>  // float, or a vector of them
+// Returns 2^-f for f in [0, 1), as 1 + f q(f). q is a minimax polynomial of degree 5 for the relative error, which is
+// below 2.1e-9 before rounding.
+template <class F>  // F is float or a vector of floats
 FIDELIO_ANYWHERE F power_of_half(F f) {
   F q = f * 0x1.c946d2p-14f + -0x1.4e2aeap-10f;
   q = q * f + 0x1.39e3fcp-7f;
@@ -55,9 +55,10 @@ FIDELIO_ANYWHERE float float_of(uint32_t bits) {
 #endif
 }
 
-// Halvings below the best; infinite for -infinity, since scales are positive.
+// Returns the halvings below the best logit. They are infinite for -infinity, since scales are positive.
 FIDELIO_ANYWHERE float distance(float top, float x, float scale) { return (top - x) * scale; }
 
+// Returns the weight of a token t halvings below the best.
 FIDELIO_ANYWHERE uint64_t weight_at(float t) {
   const float bounded = t < kFarthest ? t : kFarthest;
   const int32_t halvings = static_cast<int32_t>(bounded);
@@ -66,18 +67,18 @@ FIDELIO_ANYWHERE uint64_t weight_at(float t) {
   return (static_cast<uint64_t>(mantissa) << (kWeightBits - kMantissaBits)) >> halvings;
 }
 
-// Integers in the order of the logits, equal for both zeros.
+// Returns an integer that orders logits as their values do. Both zeros give the same integer.
 FIDELIO_ANYWHERE uint32_t key_of(float x) {
   const uint32_t bits = word_of(x + 0.0f);
   return (bits & 0x80000000u) ? ~bits : bits | 0x80000000u;
 }
-// Larger is better: of equal logits the lower id.
+// Returns a rank, which is larger for a better token. Among equal logits the lower id is better.
 FIDELIO_ANYWHERE uint64_t rank_of(float x, int32_t id) {
   return static_cast<uint64_t>(key_of(x)) << 32 | static_cast<uint32_t>(~id);
 }
 FIDELIO_ANYWHERE int32_t id_of(uint64_t rank) { return static_cast<int32_t>(~static_cast<uint32_t>(rank)); }
 
-// The least weight that is at least p of the whole, and at least 1.
+// Returns the least weight that is at least p of the whole, and at least 1.
 FIDELIO_ANYWHERE uint64_t part_of(double p, uint64_t whole) {
   const double wanted = p * static_cast<double>(whole);
   uint64_t part = static_cast<uint64_t>(wanted);
@@ -85,7 +86,7 @@ FIDELIO_ANYWHERE uint64_t part_of(double p, uint64_t whole) {
   return part < 1 ? 1 : part > whole ? whole : part;
 }
 
-// What penalties and bias make of a logit (choice.h, LogitChange), each operation rounded by itself.
+// Returns a logit after penalties and bias (choice.h, LogitChange). Each operation is rounded by itself.
 FIDELIO_ANYWHERE float changed(float x, bool repeated, double repetition, float less, float more) {
   if (repeated) {
     const double wide = static_cast<double>(x);

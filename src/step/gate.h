@@ -1,4 +1,4 @@
-// The function that a gate's values pass before they multiply `up`.
+// This file names the functions that the values of a gate pass before they multiply those of `up`.
 #pragma once
 #include <cstdint>
 

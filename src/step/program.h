@@ -1,19 +1,19 @@
-// Program: one step of a model as data.
+// This file defines Program: one step of a model as data.
 //
-// A step takes a batch of rows through the model. Its program lists the operations that this takes, in order, with the
-// values that they read and write. build.h makes it from a ModelConfig; every backend runs it (runtime/execution/executor.h);
-// to_text() shows it:
+// A step takes a batch of rows through the model. Its program lists the operations that this takes, in order, with
+// the values that they read and write. build.h makes it from a ModelConfig, every backend runs it
+// (runtime/execution/executor.h), and to_text() shows it:
 //
 //   layer 3
-//     norm     input <- x, layers.3.attn
-//     product  q k v <- input, layers.3.q layers.3.k layers.3.v
-//     heads    q k v, cache 3
+//     norm     input <- x, layers.3.attn_norm, eps 1e-06
+//     product  q k v <- input, layers.3.q layers.3.k layers.3.v  # tap layers.3.qkv
+//     heads    q k v, rotation 0, cache 3
 //     attend   heads <- q, cache 3
-//     product  x += heads, layers.3.o
+//     product  x += heads, layers.3.o  # tap layers.3.o
 //     ...
 //
-// Letters: n rows of the batch, d model dim, f ffn dim, h heads, hk kv heads, e head dim, v vocabulary, L layers,
-// E experts, k experts a row.
+// Letters: n rows of the batch, d model dim, f ffn dim, h heads, hk kv heads, e head dim, v vocabulary, L layers, E
+// experts, k experts per row.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -33,9 +33,9 @@ namespace fidelio {
 // or for each row whose logits are wanted (logits).
 enum class Rows : uint8_t { stream, slots, logits };
 
-// A matrix that operations read and write. Layers share the values of the same name, since only the stream `x` outlives
-// a layer. A prepared value is read by products alone: a backend keeps it in the form that its products read, and it is
-// valid until the next prepared value is written.
+// A Value is a matrix that operations read and write. Layers share the values of the same name, since only the stream
+// `x` outlives a layer. A prepared value is read by products alone: a backend keeps it in the form that its products
+// read, and it is valid until the next prepared value is written.
 struct Value {
   std::string name;
   Rows rows = Rows::stream;
@@ -43,13 +43,13 @@ struct Value {
   bool prepared = false;
 };
 
-// Indices into the lists of a Program; -1 means none.
+// These are indices into the lists of a Program. -1 means none.
 using ValueId = int32_t;
 using WeightId = int32_t;   // Program::linears
 using NormId = int32_t;     // Program::norms
 using ExpertsId = int32_t;  // Program::experts
 
-// The operations. Each documents what it computes; kernels/ref has each once more in double.
+// These are the operations. The comment of each says what it computes. kernels/ref has each once more in double.
 namespace op {
 
 struct Embed {  // to = a table row for each token of the batch, times factor
@@ -125,7 +125,7 @@ struct Spread {  // to = the logits of a draft's vocabulary at their tokens, -in
 using Op = std::variant<op::Embed, op::Norm, op::AddNorm, op::Product, op::Heads, op::Attend, op::Gated, op::Turn,
                         op::Reorder, op::Route, op::Take, op::RoutedProduct, op::Combine, op::Spread>;
 
-// Consecutive operations [first, last).
+// An OpRange is the consecutive operations [first, last) of a program.
 struct OpRange {
   int32_t first = 0, last = 0;
 };
@@ -144,7 +144,7 @@ struct LayerExperts {
   Role role;  // gate, up or down
 };
 
-// A place where a linear's input can be observed, or given (taps.h).
+// A Tap is a place where the input of linears can be observed, or given from outside (runtime/taps.h).
 struct Tap {
   int layer;
   const Stop* stop;
@@ -162,8 +162,8 @@ struct Program {
   std::vector<OpRange> layers;  // (L)
   std::vector<Tap> taps;        // by layer, in the order of its stops
 
-  // Every linear of the model (linears_of) in its order. A head that is tied to the embedding comes last: it has the
-  // embedding's weight unless somebody gives it another.
+  // These are all linears of the model, in the order of linears_of(). A head that is tied to the embedding comes
+  // last: it has the embedding's weight unless somebody gives it another.
   std::vector<LinearId> linears;
   std::vector<NormWeight> norms;
   std::vector<LayerExperts> experts;
@@ -177,6 +177,7 @@ struct Program {
   WeightId head_weight = -1;  // the linear that gives logits
 };
 
+// Returns the program as text, as above: its values, and then one line for each operation with its taps.
 std::string to_text(const Program& program);
 
 }  // namespace fidelio

@@ -16,7 +16,7 @@ ModelConfig small() {
   return c;
 }
 
-// The whole text of a small program: a change of the steps of a plain model is seen here.
+// This is the whole text of a small program, so a change to the step of a plain model is seen here.
 TEST(Program, APlainModelIsTheseOperations) {
   ModelConfig c = small();
   c.L = 1;
@@ -96,7 +96,7 @@ TEST(Program, OperationsReadTheNewestPreparedValue) {
   }
 }
 
-// A tap's operations: its block begins at or before the product that reads its input, and ends behind it.
+// A tap's block must begin at or before the product that reads its input, and must end after it.
 TEST(Program, TapsStandAtTheirProducts) {
   ModelConfig experts = small();
   experts.experts = 4, experts.experts_per_row = 2;

@@ -8,7 +8,7 @@
 namespace fidelio {
 namespace {
 
-// The experts of one row, ascending, and their shares.
+// Chosen holds the experts of one row, ascending, and their shares.
 struct Chosen {
   std::vector<int32_t> experts;
   std::vector<double> shares;

@@ -1,4 +1,5 @@
-// The choice of a mixture of experts from the router's logits, in double: a row's depends on its own logits alone.
+// This file chooses the experts of a mixture from the logits of its router, in double. The choice for a row depends
+// on that row's logits alone.
 #pragma once
 #include <span>
 
@@ -6,12 +7,12 @@
 
 namespace fidelio {
 
-// logits (n, E). Of equal ones the first expert's comes first; NaN last of all.
+// Chooses experts from logits (n, E). Among equal logits the first expert's comes first; NaN comes last.
 void route(std::span<const float> logits, const RoutingRule& rule, Routes& routes);
-// Deals out rows whose experts (n, k), ascending in each row, and shares (n, k) are chosen.
+// Makes `routes` from chosen experts (n, k), ascending in each row, and their shares (n, k).
 void deal(std::span<const int32_t> experts, std::span<const float> shares, const RoutingRule& rule, Routes& routes);
-// For Backend::routed alone, without shares: each of these rows in a slot of its own.
+// Returns routes without shares that give each of these rows a slot of its own. They serve Backend::routed alone.
 Routes alone(std::span<const int32_t> rows);
-Routes as_they_are(int64_t rows);  // rows 0, 1, ..
+Routes as_they_are(int64_t rows);  // the same for rows 0, 1, ..
 
 }  // namespace fidelio

@@ -34,7 +34,8 @@ TEST(Routing, DealsRowsOutToTheirExperts) {
   for (size_t i = 0; i < 3; ++i) EXPECT_EQ(routes.groups[i].expert, static_cast<int>(i));
 }
 
-// Every row's k largest, with the softmax over all or over those k: in double, rounded once.
+// Every row's shares must be those of its k largest logits, by the softmax over all experts or over those k, computed
+// in double and rounded once.
 TEST(Routing, SharesAreTheSoftmaxOfTheLargest) {
   Rng rng(1);
   for (int round = 0; round < 200; ++round) {
@@ -73,7 +74,7 @@ TEST(Routing, SharesAreTheSoftmaxOfTheLargest) {
   }
 }
 
-// What a row passes does not depend on the rows beside it.
+// The experts of a row must not depend on the rows beside it.
 TEST(Routing, ARowChoosesAlone) {
   Rng rng(2);
   constexpr int E = 13, k = 4, n = 50;
@@ -89,7 +90,8 @@ TEST(Routing, ARowChoosesAlone) {
   }
 }
 
-// A router of a damaged model: experts whose logits are no numbers come last, and every row has k experts all the same.
+// In a damaged model some experts have logits that are NaN. They must come last, and every row must have k experts
+// all the same.
 TEST(Routing, TakesWhatIsNoNumberLast) {
   constexpr float nan = std::numeric_limits<float>::quiet_NaN(), inf = std::numeric_limits<float>::infinity();
   Routes routes;

@@ -1,4 +1,4 @@
-// A model's scalars, rotations and shapes as its program has them (build.h).
+// This file computes the scalars, rotations and shapes of a model as its program has them (build.h).
 #include <algorithm>
 #include <cmath>
 
@@ -38,10 +38,10 @@ AttentionShape attention_shape(const ModelConfig& c, int64_t context) {
   shape.kv_heads = c.hk;
   shape.head_dim = c.e;
   shape.norm_eps = c.rms_eps;
-  if (c.blocks.qk_norm != QkNorm::head) shape.query_scale = query_scale(c);  // else q_norm has it
+  if (c.blocks.qk_norm != QkNorm::head) shape.query_scale = query_scale(c);  // else the weight of q_norm has it
   shape.query_growth = c.query_growth;
   if (c.query_growth != 0) shape.query_growth_positions = c.rope.original_max_positions;
-  std::vector<RopeUse> uses;  // of the rotations
+  std::vector<RopeUse> uses;  // the kind of each rotation so far
   for (int i = 0; i < c.L; ++i) {
     const LayerKind kind = kind_of(c, i);
     const auto found = std::find(uses.begin(), uses.end(), kind.rope);

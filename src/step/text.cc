@@ -1,4 +1,4 @@
-// A program as text: one line an operation, the values that it writes on the left.
+// This file writes a program as text, one line for each operation, with the values that it writes on the left.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 

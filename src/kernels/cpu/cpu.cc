@@ -51,7 +51,7 @@ Cpu::KvCache Cpu::allocate_cache(const AttentionShape& shape, int64_t pages, KvF
   check(shape.head_dim % 2 == 0, "the head dim must be even for rotary positions, not {}", shape.head_dim);
   const cpu::KvRecord record{static_cast<cpu::KvKind>(format), shape.head_dim};
   state_->reserve_heads(shape);
-  // 64 bytes more: the widening of a record's last row reads whole vectors.
+  // There are 64 bytes more, because the widening of a record's last row reads whole vectors.
   const int64_t bytes = shape.depth() * pages * shape.kv_heads * record.bytes() + 64;
   return {format, pages, shape, Buffer(static_cast<size_t>(bytes))};
 }
@@ -86,7 +86,7 @@ void Cpu::upload(std::span<const float> host, Matrix& matrix) {
 
 void Cpu::download(const Matrix& matrix, int64_t first, int64_t count, std::span<float> host) {
   assert(first + count <= matrix.rows && static_cast<int64_t>(host.size()) >= count * matrix.columns);
-  if (count == 0) return;  // of no logit rows there is no memory, which memcpy may not be given
+  if (count == 0) return;  // no logit rows have no memory, and memcpy must not be given a null pointer
   std::memcpy(host.data(), matrix.row(first), static_cast<size_t>(count * matrix.columns) * sizeof(float));
 }
 
@@ -98,7 +98,7 @@ void Cpu::copy(const Matrix& from, Matrix& to, int64_t rows) {
 // --- weights -------------------------------------------------------------------------------------------------------
 namespace {
 
-// The last row of the tables that fits, of the best instruction set up to `isa`; null if there is none.
+// Returns the last fitting row of the tables for the best instruction set up to `isa`, or null if none fits.
 const cpu::LinearKernel* find_kernel(const LinearWeight& weight, Activations mode, cpu::Isa isa, bool bf16_dot,
                                      const int* layout) {
   for (int set = static_cast<int>(isa); set >= 0; --set)
@@ -116,7 +116,8 @@ const cpu::LinearKernel* find_kernel(const LinearWeight& weight, Activations mod
   return nullptr;
 }
 
-// All three modes read one packed buffer, so they must agree on its layout. False: some mode has no kernel.
+// Chooses the kernels of the three modes. All read one packed buffer, so they must agree on its layout. Returns false
+// if a mode has no kernel.
 bool choose_kernels(const LinearWeight& weight, cpu::Isa isa, bool bf16_dot, cpu::Linear& linear) {
   const cpu::LinearKernel* serving = find_kernel(weight, Activations::a16, isa, bf16_dot, nullptr);
   if (!serving) return false;
@@ -127,7 +128,7 @@ bool choose_kernels(const LinearWeight& weight, cpu::Isa isa, bool bf16_dot, cpu
   return true;
 }
 
-// The views that a packed weight of integers or of a grid offers to readings.
+// Adds the views that a packed weight of integers or of a grid offers to readings of high bits.
 void add_views(cpu::Isa isa, cpu::Linear& linear) {
   size_t count = 0;
   for (int bits = 2; bits < linear.spec.bits; ++bits) {
@@ -201,7 +202,7 @@ cpu::Prepared Cpu::State::prepared(const Acts& input, const InputForm& as) {
   };
   if (as.form != cpu::Form::f32 && input.rows > step)
     pool.run((input.rows + step - 1) / step, [&](int64_t job, int) { part(job * step); });
-  // The view of all rows; for few rows this is the whole preparation.
+  // This returns the description of all rows. For few rows it is also the whole preparation.
   cached = cpu::prepare(as.form, isa, input.values, input.rows, input.columns, as.group, integers, scratch, 0,
                         input.rows > step ? 0 : input.rows);
   cached_version = version;
@@ -210,9 +211,9 @@ cpu::Prepared Cpu::State::prepared(const Acts& input, const InputForm& as) {
 
 namespace {
 
-// One weight's share of a parallel run. Outputs are cut into pieces of `blocks` blocks: with few rows a piece is about
-// 32 KB of weights and a thread takes runs of pieces, long streams at first and short ones at the end; with many it is
-// one L2 tile of 64 outputs.
+// A Share is one weight's part of a parallel run. Outputs are cut into pieces of `blocks` blocks. With few rows a
+// piece is about 32 KB of weights, and a thread takes runs of pieces, long ones at first and short ones at the end.
+// With many rows a piece is one L2 tile of 64 outputs.
 struct Share {
   const cpu::Linear* weight;
   const cpu::LinearKernel* kernel;
@@ -227,7 +228,7 @@ struct Share {
 };
 
 constexpr int64_t kMaxWeights = 16;
-constexpr int64_t kMaxRouted = 64;  // products of routed rows in one parallel run
+constexpr int64_t kMaxRouted = 64;  // the most products of routed rows in one parallel run
 
 Share share_of(const cpu::Linear& weight, const cpu::LinearKernel& kernel, const cpu::Prepared& x, float* y, bool add,
                int64_t first_job) {
@@ -257,7 +258,7 @@ void Cpu::linear(Acts input, std::span<const std::pair<const Linear*, Matrix*>> 
   bool done[kMaxWeights] = {};
   for (size_t i = 0; i < weights.size(); ++i) {
     if (done[i]) continue;
-    // All weights that see the input as weight i does go into one parallel run.
+    // All weights that read the input in the form of weight i go into one parallel run.
     const State::InputForm form = s.form_of(*weights[i].first, input);
     const cpu::Prepared x = s.prepared(input, form);
     Share shares[kMaxWeights];
@@ -283,14 +284,15 @@ void Cpu::linear_add(Acts input, const Linear& weight, Matrix& x) {
   run_shares(s.pool, {&share, 1});
 }
 
-// As many products at a time as there is scratch for, most often all: their rows are prepared, then all are multiplied.
+// Takes as many products at a time as there is scratch for, most often all. It prepares their rows and then
+// multiplies all of them.
 void Cpu::linear_routed(Acts input, std::span<const RoutedProduct<Experts, Matrix>> products) {
   State& s = *state_;
   assert(input.version == s.version && "an Acts dies at the next call that returns one");
-  s.cached_version = 0;  // its scratch is used here
+  s.cached_version = 0;  // the scratch of the last preparation is used here
   const std::vector<ExpertRows>& groups = s.routes.groups;
   const size_t all = groups.size() * products.size();
-  struct Input {  // what a product wants its rows prepared as; neighbours that want the same share it
+  struct Input {  // the form and rows that a product reads; neighbours with the same ones share the preparation
     State::InputForm as;
     int64_t first, rows;
     bool operator==(const Input&) const = default;
@@ -298,7 +300,7 @@ void Cpu::linear_routed(Acts input, std::span<const RoutedProduct<Experts, Matri
   Input inputs[kMaxRouted];
   cpu::Prepared prepared[kMaxRouted];
   Share shares[kMaxRouted];
-  size_t offsets[kMaxRouted], seen[kMaxRouted];  // of an input its scratch; of a product its input
+  size_t offsets[kMaxRouted], seen[kMaxRouted];  // the scratch of each input; the input of each product
   for (size_t next = 0; next < all;) {
     const size_t begin = next;
     size_t count = 0, bytes = 0;

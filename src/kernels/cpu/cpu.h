@@ -1,5 +1,5 @@
-// Cpu: the Backend on the host. See kernels/backend.h for what each operation means; this page only says how it is
-// held.
+// This file defines Cpu, the backend on the host. kernels/backend.h says what each operation does; this file only
+// says what its types hold.
 #pragma once
 #include <functional>
 #include <memory>
@@ -15,8 +15,8 @@ namespace fidelio {
 class Cpu {
  public:
   struct Options {
-    int threads = 0;                   // 0: all there are
-    std::optional<cpu::Isa> isa = {};  // empty: the best this machine has
+    int threads = 0;                   // 0 means as many as there are
+    std::optional<cpu::Isa> isa = {};  // if empty, the best that this machine has
   };
   explicit Cpu(const Options& options);
   ~Cpu();
@@ -29,25 +29,27 @@ class Cpu {
     float* data() const { return buffer.as<float>(); }
     float* row(int64_t i) const { return data() + i * columns; }
   };
-  struct Acts {  // rows x columns of FP32 in this backend's scratch, prepared lazily per form and group
+  struct Acts {  // rows x columns of FP32 in this backend's scratch, prepared for a kernel when one reads them
     const float* values = nullptr;
     int64_t rows = 0, columns = 0;
     uint64_t version = 0;
-    bool for_head = false;  // logit rows: the weight that sees them is read whole
-    int64_t fine = 0;       // last columns that have 8 bits where a coarse mode gives the others fewer
+    bool for_head = false;  // they are logit rows, and the weight that reads them is read whole
+    int64_t fine = 0;       // this many of the last columns have 8 bits where a coarse mode gives the others fewer
   };
   struct Experts {
     std::vector<const Linear*> weights;
   };
-  struct Order {  // Backend::gather()
+  struct Order {  // made by make_order(), read by gather()
     std::vector<int32_t> columns;
     int64_t kept = 0;
     bool empty() const { return columns.empty(); }
   };
-  struct TokenSet {  // Backend::spread()
+  struct TokenSet {  // made by make_token_set(), read by spread()
     std::vector<int32_t> tokens;
   };
-  struct KvCache {  // records (L, pages, hk) of 32 positions' keys, transposed, and values: drawn in kernel_set.h
+  // A KvCache is records (L, pages, hk) of the keys, transposed, and values of 32 positions (kernel_set.h has a
+  // drawing).
+  struct KvCache {
     KvFormat format = KvFormat::f16;
     int64_t pages = 0;
     AttentionShape shape;
@@ -59,12 +61,13 @@ class Cpu {
   using HostFloats = std::vector<float>;
 
   Matrix allocate(int64_t rows, int64_t columns);
-  // high_bits: what readings will ask for, where views should end; 0: nothing beyond what planes offer.
+  // Readings will ask for this many high bits, so codes are laid out to be cut there. With 0 they can be cut where
+  // planes end.
   Linear pack(const LinearWeight& weight, int high_bits = 0);
   KvCache allocate_cache(const AttentionShape& shape, int64_t pages, KvFormat format);
-  // Scratch for batches of up to `rows` rows and linears of up to `columns` inputs, positions below `context`. What
-  // depends on the heads is allocated when both this and allocate_cache() were called, or by the first begin() of
-  // another shape.
+  // Makes scratch for batches of up to `rows` rows, inputs of up to `columns` columns, and positions below `context`.
+  // The part that depends on the heads is allocated when both this and allocate_cache() were called, or by the first
+  // begin() of another shape.
   void reserve(int64_t rows, int64_t columns, int64_t context);
 
   void upload(std::span<const float> host, Matrix& matrix);
@@ -87,9 +90,10 @@ class Cpu {
   Acts attend(const Matrix& q, const KvCache& cache, int layer);
   Acts gated(const Matrix& gate, const Matrix& up, Gate how, int64_t rows);
   Experts experts(std::span<const Linear* const> weights) { return {{weights.begin(), weights.end()}}; }
-  using Followers = std::span<const Experts* const>;  // experts that a choice's products are of
+  // Followers are the experts whose products read the rows that a choice deals out.
+  using Followers = std::span<const Experts* const>;
   void route(const Matrix& x, const Linear& router, const RoutingRule& rule, Followers next, Matrix& logits);
-  bool routes_alone(const RoutingRule&, Followers) const { return true; }  // nothing is recorded
+  bool routes_alone(const RoutingRule&, Followers) const { return true; }  // nothing is recorded on a CPU
   void follow(const Routes& routes);
   const Routes& routes() const;
   Acts routed(const Matrix& x);

@@ -1,4 +1,4 @@
-// The operations between the linears.
+// This file has the operations of the Cpu backend between the linears.
 #include <algorithm>
 #include <cassert>
 #include <cmath>
@@ -11,7 +11,8 @@
 namespace fidelio {
 namespace {
 
-// Rows handed to a thread at once: enough to pay for handing out, one piece if the work is small.
+// Returns the rows handed to a thread at once: enough to pay for handing them out, and one piece if the work is
+// small.
 int64_t rows_per_job(int64_t rows, int64_t columns, int threads) {
   const int64_t enough = std::max<int64_t>(1, 16384 / std::max<int64_t>(1, columns));
   return std::max(enough, (rows + threads * 4 - 1) / (threads * 4));
@@ -29,8 +30,9 @@ void for_rows(ThreadPool& pool, int64_t rows, int64_t columns, F&& f) {
   });
 }
 
-constexpr int64_t kTileRows = 256;      // query rows (positions x heads of a kv head) of one attention tile
-constexpr int64_t kMaxPartials = 4096;  // partial results of attend_split: one per (query row, head, chunk)
+constexpr int64_t kTileRows = 256;  // the most query rows (positions x heads of a kv head) of an attention tile
+// attend_split has at most this many partial results, one for each (query row, head, chunk).
+constexpr int64_t kMaxPartials = 4096;
 
 }  // namespace
 
@@ -79,7 +81,8 @@ int64_t Cpu::State::pairs_before(int rotation) const {
   return pairs;
 }
 
-// cos and sin of every row's position, in double, then rounded: nothing to look up, so no bound on positions.
+// Computes cos and sin for every row's position, in double, and rounds them. There is no table, so positions have no
+// bound.
 void Cpu::State::compute_rotations() {
   const auto rows = static_cast<int64_t>(positions.size());
   int64_t before = 0;
@@ -117,7 +120,8 @@ void Cpu::begin(const Batch& batch, Reading reading, const AttentionShape& shape
 void Cpu::embed(const Linear& table, Matrix& x, float scale) {
   State& s = *state_;
   assert(table.in == x.columns);
-  const cpu::LinearKernel& kernel = table.kernel(s.reading.activations);  // single rows cost little: read whole
+  // Single rows cost little, so they are read whole.
+  const cpu::LinearKernel& kernel = table.kernel(s.reading.activations);
   for_rows(s.pool, static_cast<int64_t>(s.ids.size()), x.columns, [&](int64_t row) {
     kernel.decode_row(table, s.ids[static_cast<size_t>(row)], x.row(row));
     if (scale != 1)
@@ -216,7 +220,7 @@ void Cpu::add_routed(const Matrix& y, Matrix& x) {
 Cpu::Acts Cpu::turn(Acts acts, const Hadamard& how, const Matrix& signs) {
   State& s = *state_;
   assert(acts.version == s.version && acts.columns == how.columns && "the newest acts are turned");
-  acts.version = ++s.version;  // what was prepared of them is not of these
+  acts.version = ++s.version;  // preparations of the old values do not hold for the new ones
   const cpu::TurnArgs args{how.columns, how.stride,   how.doubled * how.stride,
                            how.core,    signs.data(), static_cast<float>(how.scale())};
   float *rows = s.acts.as<float>(), *scratch = s.turn_scratch.as<float>();
@@ -335,8 +339,9 @@ cpu::AttendArgs Cpu::State::attend_args(const Matrix& q, const KvCache& cache, i
   return a;
 }
 
-// Long histories of few rows: chunks are spread over the threads and merged afterwards, in the order a single thread
-// merges them in, so the bits are the same. False: not worth it, or more partial results than there is room for.
+// Spreads the chunks of long histories of few rows over the threads and merges them afterwards. The order is that in
+// which a single thread merges them, so the bits are the same. Returns false if this is not worth it, or if there is
+// no room for so many partial results.
 bool Cpu::State::attend_split(const Matrix& q, const KvCache& cache, int layer) {
   const int64_t hk = shape.kv_heads, group = shape.heads / hk, count = static_cast<int64_t>(tiles.size());
   int64_t chunks = 0, rows = 0;
@@ -348,7 +353,7 @@ bool Cpu::State::attend_split(const Matrix& q, const KvCache& cache, int layer) 
   if (pool.threads() == 1 || chunks < 2 || count * hk >= 4 * pool.threads() || rows > tile_positions) return false;
   if (count * hk * chunks * rows * group > kMaxPartials) return false;
   const int64_t width = cpu::padded_head(shape.head_dim) + 2,
-                share = chunks * rows * group * width;  // floats of one (tile, kv head)
+                share = chunks * rows * group * width;  // the floats of one (tile, kv head)
   const auto args = [&](int64_t item, int thread) {
     cpu::AttendArgs a = attend_args(q, cache, layer, tiles[static_cast<size_t>(item / hk)], item % hk);
     a.scratch = thread_scratch(thread);
@@ -376,10 +381,12 @@ Cpu::Acts Cpu::attend(const Matrix& q, const KvCache& cache, int layer) {
   const int64_t hk = s.shape.kv_heads;
   const Acts out = s.publish(static_cast<int64_t>(s.ids.size()), int64_t{s.shape.heads} * s.shape.head_dim);
   if (s.attend_split(q, cache, layer)) return out;
-  const int64_t parts = (kPageTokens + s.tile_positions - 1) / s.tile_positions;  // of a tile with a wide group
+  // A tile has several parts if its kv head has many heads.
+  const int64_t parts = (kPageTokens + s.tile_positions - 1) / s.tile_positions;
   const int64_t tiles = static_cast<int64_t>(s.tiles.size());
   s.pool.run(tiles * parts * hk, [&](int64_t job, int thread) {
-    State::Tile tile = s.tiles[static_cast<size_t>(tiles - 1 - job / (parts * hk))];  // the longest histories first
+    // The longest histories come first.
+    State::Tile tile = s.tiles[static_cast<size_t>(tiles - 1 - job / (parts * hk))];
     const int64_t skip = job / hk % parts * s.tile_positions;
     if (skip >= tile.rows) return;
     tile.first_row += static_cast<int32_t>(skip);

@@ -1,4 +1,4 @@
-// What a Cpu holds between calls. Included by cpu*.cc alone.
+// This file defines what a Cpu holds between calls. Only cpu*.cc includes it.
 #pragma once
 #include <vector>
 
@@ -11,12 +11,12 @@ namespace fidelio {
 static_assert(kPageTokens == cpu::kTokens && static_cast<int>(KvFormat::i4x2) == static_cast<int>(cpu::KvKind::i4x2));
 
 struct Cpu::State {
-  // Consecutive rows of one sequence inside one page: the unit of work of rope_append and attend. No two tiles share a
-  // page, so appending needs no lock.
+  // A Tile is consecutive rows of one sequence inside one page, the unit of work of rope_append and attend. No two
+  // tiles share a page, so appending needs no lock.
   struct Tile {
     int32_t first_row, rows;
     int64_t first_position;
-    int64_t pages;  // offset of the sequence's page list
+    int64_t pages;  // the offset of the sequence's list in State::pages
   };
 
   explicit State(const Options& options);
@@ -24,9 +24,9 @@ struct Cpu::State {
   void reserve_heads(const AttentionShape& shape);
   void cut_tiles(const Batch& batch);
   void compute_rotations();
-  int64_t pairs_before(int rotation) const;  // of the rotations before this one, in a row
+  int64_t pairs_before(int rotation) const;  // the pairs of columns that rotations before this one have in a row
   Acts publish(int64_t rows, int64_t columns);
-  // What a product reads its rows as; group and bits of integers alone.
+  // An InputForm says how a product reads its rows. The group and the bits are set for integers only.
   struct InputForm {
     cpu::Form form;
     int64_t group;
@@ -49,25 +49,25 @@ struct Cpu::State {
   bool bf16_dot;
 
   int64_t max_rows = 0, max_columns = 0, context = 0;
-  Buffer acts;           // (rows, columns) FP32: what the last norm, attend or gate left
-  uint64_t version = 0;  // of acts
+  Buffer acts;           // (rows, columns) FP32: the output of the last norm, attend or gated
+  uint64_t version = 0;  // the number of the newest Acts
   Buffer turn_scratch;   // (threads, columns)
-  bool gathers = false;  // there is an Order
-  Buffer gathered_acts;  // (rows, columns) what the newest acts were gathered to
+  bool gathers = false;  // an Order was made
+  Buffer gathered_acts;  // (rows, columns) the newest Acts after gather()
   Buffer prepare_scratch;
-  cpu::Prepared cached{};  // the last preparation of acts
+  cpu::Prepared cached{};  // the last preparation of Acts
   uint64_t cached_version = 0;
 
   Reading reading;
   AttentionShape shape;
-  Routes routes;  // of the step's rows
+  Routes routes;  // the routes of the step's rows
   std::vector<int32_t> ids, positions, logit_rows, pages;
   std::vector<Tile> tiles;
-  Buffer cosine, sine;              // of each rotation (rows, pairs)
-  std::vector<float> query_factor;  // of each row
-  Buffer attend_scratch;            // per thread
+  Buffer cosine, sine;              // (rows, pairs) for each rotation
+  std::vector<float> query_factor;  // one for each row
+  Buffer attend_scratch;            // one part for each thread
   int64_t attend_scratch_floats = 0, tile_positions = 0;
-  Buffer partial;                      // of a split decode: attend_split
+  Buffer partial;                      // the partial results of attend_split
   std::vector<cpu::Chooser> choosers;  // one for each thread
 };
 

@@ -1,4 +1,4 @@
-// Which instruction sets this machine has.
+// This file finds out which instruction sets this machine has.
 #include <algorithm>
 
 #if defined(__x86_64__)
@@ -14,11 +14,11 @@ namespace fidelio {
 namespace cpu {
 namespace {
 
-// __builtin_cpu_supports asks CPUID and, through XGETBV, whether the operating system saves the registers.
-// A CPU with AVX-512 but without VBMI, VNNI or BF16 (Skylake-X to Ice Lake) counts as avx2: no kernels are kept for it.
+// __builtin_cpu_supports asks CPUID and, through XGETBV, whether the operating system saves the registers. A CPU with
+// AVX-512 but without VBMI, VNNI or BF16 (Skylake-X to Ice Lake) counts as avx2, because there are no kernels for it.
 bool has_avx2() {
 #if defined(__x86_64__)
-  unsigned a = 0, b = 0, c = 0, d = 0;  // clang 14's builtin does not know F16C: bit 29 of ECX of leaf 1
+  unsigned a = 0, b = 0, c = 0, d = 0;  // clang 14's builtin does not know F16C, which is bit 29 of ECX of leaf 1
   const bool f16c = __get_cpuid(1, &a, &b, &c, &d) && (c & (1u << 29)) != 0;
   return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && f16c;
 #else
@@ -36,11 +36,12 @@ bool has_avx512() {
 #endif
 }
 
-// CPUID leaf 7: TILE and INT8 in EDX. Linux keeps tiles only for processes that ask for them (since 5.16); the answer
-// holds for all threads.
+// Tells whether the machine has AMX, by TILE and INT8 in EDX of CPUID leaf 7. Since version 5.16 Linux keeps tiles
+// only for processes that ask for them. The answer holds for all threads.
 bool has_amx() {
 #if defined(__x86_64__) && defined(__linux__)
-  constexpr long kRequestPermission = 0x1023, kTileData = 18;  // arch_prctl's ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
+  // These are ARCH_REQ_XCOMP_PERM of arch_prctl and XFEATURE_XTILEDATA.
+  constexpr long kRequestPermission = 0x1023, kTileData = 18;
   unsigned a = 0, b = 0, c = 0, d = 0;
   const bool there = __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d & (1u << 24)) != 0 && (d & (1u << 25)) != 0;
   return has_avx512() && there && syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;

@@ -1,3 +1,4 @@
+// This file is compiled for AVX-512 and exports the set of the kernels in the bodies that it includes.
 #include "kernels/cpu/attention/attention_body.h"
 #include "kernels/cpu/linear/dense_body.h"
 #include "kernels/cpu/ops_body.h"

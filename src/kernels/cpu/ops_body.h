@@ -1,4 +1,4 @@
-// Norm, gates, rotation, conversion: once per instruction set.
+// This file has norms, gates, rotation and conversion. It is compiled once for each instruction set.
 #pragma once
 #include "kernels/cpu/kernel_set.h"
 #include "kernels/cpu/simd.h"
@@ -9,7 +9,7 @@ namespace {
 inline void to_bf16(const float* x, uint16_t* y, int64_t n) {
   int64_t i = 0;
 #if defined(__AVX512BF16__)
-  // Subnormal inputs become zero here and do not in the scalar rounding; the dot product flushes them anyway.
+  // Subnormal inputs become zero here but not in the scalar rounding. The dot product flushes them anyway.
   for (; i + W <= n; i += W) {
     const __m256bh rounded = _mm512_cvtneps_pbh(load(x + i));
     __builtin_memcpy(y + i, &rounded, sizeof rounded);
@@ -18,8 +18,9 @@ inline void to_bf16(const float* x, uint16_t* y, int64_t n) {
   for (; i < n; ++i) y[i] = round_to_bf16(x[i]);
 }
 
-// The sum of squares: four vectors of partial sums over i mod 4 W, so that a chain has n / 64 terms at most (n / 16 in
-// the portable build), then the lanes in a fixed order; the division and the root in double.
+// Normalises a row by the root of its mean square. The sum of squares has four vectors of partial sums over i mod 4
+// W, so a chain has at most n / 64 terms (n / 16 in the portable build). The lanes are added in a fixed order. The
+// division and the root are in double.
 inline void norm(const float* x, const float* weight, float eps, float* y, int64_t n) {
   V sums[4] = {};
   int64_t i = 0;
@@ -38,7 +39,7 @@ inline void norm(const float* x, const float* weight, float eps, float* y, int64
 
 inline V silu_times(V gate, V up) { return gate / (1.0f + exp(-gate)) * up; }
 
-// GELU by tanh: (1 + tanh t) / 2 = 1 / (1 + e^-2t), t = sqrt(2 / pi) (x + .044715 x^3).
+// Returns gelu(gate) * up, with GELU by tanh: (1 + tanh t) / 2 = 1 / (1 + e^-2t), t = sqrt(2 / pi) (x + .044715 x^3).
 inline V gelu_times(V gate, V up) {
   const V cube = gate * gate * gate, twice = 1.5957691216057308f * (gate + 0.044715f * cube);
   return gate / (1.0f + exp(-twice)) * up;
@@ -57,7 +58,8 @@ inline void gate_times(const float* gate, const float* up, float* y, int64_t n) 
 inline void swiglu(const float* gate, const float* up, float* y, int64_t n) { gate_times<silu_times>(gate, up, y, n); }
 inline void geglu(const float* gate, const float* up, float* y, int64_t n) { gate_times<gelu_times>(gate, up, y, n); }
 
-// Sums and differences, first of neighbours `stride` apart; then the dense factor, its terms in order.
+// Multiplies a row by a Hadamard matrix: first sums and differences of elements `stride` apart, 2 stride apart and so
+// on, then the dense factor, whose terms are added in order.
 inline void turn(const TurnArgs& how, float* row, float* scratch) {
   const int64_t block = how.core * how.part;
   for (float* x = row; x < row + how.columns; x += block) {

@@ -1,3 +1,4 @@
+// These tests compare the operations between the linears with kernels/ref, on every instruction set of this machine.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -28,7 +29,8 @@ TEST_P(Ops, NormAgreesWithTheReference) {
     cpu.read(cpu.norm(x, w, 1e-5f), y);
     const std::vector<double> want =
         ref::rmsnorm(widened(values), widened(weight), static_cast<double>(1e-5f), rows, d);
-    // All terms of the sum are positive: at most d / 16 + 16 roundings of a term, halved by the root; then 3 more.
+    // All terms of the sum are positive, so there are at most d / 16 + 16 roundings of a term, which the root halves.
+    // Three more roundings follow.
     const double relative = (static_cast<double>(d) / 32 + 12) * kUnit;
     for (size_t i = 0; i < y.size(); ++i) ASSERT_NEAR(y[i], want[i], relative * std::abs(want[i])) << d;
     std::vector<float> picked(static_cast<size_t>(2 * d));
@@ -57,8 +59,9 @@ TEST_P(Ops, SwigluAgreesWithTheReferenceOverTheWholeRange) {
   std::vector<float> y(gate.size());
   cpu.read(cpu.gated(g, u, Gate::silu, kRows), y);
   const std::vector<double> want = ref::swiglu(widened(gate), widened(up));
-  // exp to 2 ulp = 4 u, the sum, the quotient and the product one rounding each: 8 u. Below e^-88 the exact value is
-  // under 300 * 6 * e^-88 and ours is bounded by the same with the clamped exponent.
+  // Let u be kUnit. exp is correct to 2 ulp = 4 u, and the sum, the quotient and the product are rounded once each,
+  // so the error is at most 8 u. Below e^-88 the exact value is under 300 * 6 * e^-88, and ours has the same bound
+  // with the clamped exponent.
   for (size_t i = 0; i < y.size(); ++i)
     ASSERT_NEAR(
         y[i], want[i],
@@ -82,15 +85,15 @@ TEST_P(Ops, GegluAgreesWithTheReferenceOverTheWholeRange) {
   std::vector<float> y(gate.size());
   cpu.read(cpu.gated(g, u, Gate::gelu_tanh, kRows), y);
   const std::vector<double> want = ref::geglu(widened(gate), widened(up));
-  // As for SwiGLU 8 u, and the exponent 2 t is off by six roundings, which move e^-2t by 6 u |2 t|, where |t| is below
-  // 6 for what is not 0 in FP32 beside the others; below that the value is under 1e-14 |x|.
+  // The bound is 8 u as for SwiGLU. Besides, the exponent 2 t is off by six roundings, which change e^-2t by 12 u |t|.
+  // |t| is below 6 for values that are not 0 in FP32 beside the others; below that the value is under 1e-14 |x|.
   for (size_t i = 0; i < y.size(); ++i) {
     const double size = std::abs(static_cast<double>(gate[i]) * up[i]);
     ASSERT_NEAR(y[i], want[i], (8 + 6 * 12) * kUnit * std::abs(want[i]) + 1e-14 * size) << gate[i];
   }
 }
 
-// x = norm(x) and x += norm(y) are norm()'s own values, put there and added; an embedding's factor multiplies it.
+// x = norm(x) and x += norm(y) must use the very values of norm(). An embedding's factor must multiply its row.
 TEST_P(Ops, NormsInPlaceAndBeforeAddingAreThoseOfNorm) {
   const int64_t rows = 5, d = 203;
   Cpu cpu({.threads = 2, .isa = GetParam()});
@@ -120,7 +123,8 @@ TEST_P(Ops, NormsInPlaceAndBeforeAddingAreThoseOfNorm) {
 }
 
 TEST_P(Ops, TurnAgreesWithTheReferenceAndRowsDoNotDependOnTheBatch) {
-  // Heads among each other with and without a dense factor, whole widths, blocks, next to nothing.
+  // These cover heads that are mixed with and without a dense factor, whole widths, blocks, and very short
+  // transforms.
   for (const Hadamard& how : {hadamard_for(8, 64), hadamard_for(12, 5), hadamard_for(1280), hadamard_for(2048),
                               hadamard_for(576), hadamard_for(156), hadamard_for(20), hadamard_for(14)}) {
     const int64_t rows = 5, K = how.columns;
@@ -139,8 +143,8 @@ TEST_P(Ops, TurnAgreesWithTheReferenceAndRowsDoNotDependOnTheBatch) {
     };
     const std::vector<float> got = turned(0, rows);
     const std::vector<double> x = widened(values), want = ref::turned(x, how, rows);
-    // m sums and differences, K sums of the dense factor, the scale's own rounding and its product's, each of at most the
-    // magnitudes summed.
+    // There are m sums and differences, K sums of the dense factor, and the roundings of the scale and of the product
+    // by it. Each is at most u times the magnitudes summed.
     const double roundings = std::log2(static_cast<double>(how.doubled)) + static_cast<double>(how.core) + 2;
     for (int64_t i = 0; i < rows * K; ++i) {
       const int64_t block = i / how.block() * how.block();
@@ -157,7 +161,7 @@ TEST_P(Ops, TurnAgreesWithTheReferenceAndRowsDoNotDependOnTheBatch) {
 
 TEST_P(Ops, ToBf16RoundsToNearestEven) {
   std::vector<float> x = normals(1000, 5);
-  for (size_t i = 0; i < 300; ++i) {  // ties and their neighbours
+  for (size_t i = 0; i < 300; ++i) {  // these are ties and their neighbours
     const uint32_t tie =
         (static_cast<uint32_t>(i * 7919) << 16 & 0x3fff0000u) + 0x3f008000u + static_cast<uint32_t>(i % 3) - 1;
     x[i] = std::bit_cast<float>(tie & 0x7f7fffffu);

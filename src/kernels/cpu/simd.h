@@ -1,6 +1,6 @@
-// One vector of floats of the width this file is compiled for, with the few operations the kernels need. Everything
-// here has internal linkage. The arithmetic is GCC's vector extension, which clang shares; intrinsics only where it has
-// no word.
+// This file defines one vector of floats, of the width that the including file is compiled for, with the few
+// operations that the kernels need. Everything here has internal linkage. The arithmetic is GCC's vector extension,
+// which clang shares. Intrinsics stand only where the extension has no operation.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -8,7 +8,7 @@
 #include <immintrin.h>
 #endif
 
-// GCC 12's own AVX-512 headers trip these warnings wherever an unmasked intrinsic is inlined (its bug 105593).
+// GCC 12's own AVX-512 headers cause these warnings wherever an unmasked intrinsic is inlined (GCC bug 105593).
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 #pragma GCC diagnostic ignored "-Wuninitialized"
@@ -80,8 +80,8 @@ inline U widen(const void* p) {
 }
 inline U load_shorts(const void* p) { return widen<uint16_t>(p); }
 inline U load_bytes(const void* p) { return widen<uint8_t>(p); }
-// FP16 by integer arithmetic: the exponent is moved by a multiplication, which also normalises subnormals; infinities
-// and NaN get their exponent back by a select.
+// Converts FP16 by integer arithmetic. A multiplication moves the exponent, which also normalises subnormals.
+// Infinities and NaN get their exponent back by a select.
 inline V load_halves(const void* p) {
   const U h = load_shorts(p), magnitude = (h & 0x7fff) << 13, sign = (h & 0x8000) << 16;
   const U scaled = (U)((V)magnitude * 0x1p112f);
@@ -92,9 +92,9 @@ inline uint16_t round_to_half(float x) {
   __builtin_memcpy(&u, &x, sizeof u);
   const uint32_t sign = (u >> 16) & 0x8000u, magnitude = u & 0x7fffffffu;
   if (magnitude > 0x7f800000u) return static_cast<uint16_t>(sign | 0x7e00u);
-  if (magnitude >= 0x477ff000u) return static_cast<uint16_t>(sign | 0x7c00u);  // 65520 and more
+  if (magnitude >= 0x477ff000u) return static_cast<uint16_t>(sign | 0x7c00u);  // 65520 and more become infinity
   if (magnitude <
-      0x38800000u) {  // below 2^-14: adding 1/2 leaves the subnormal, rounded to nearest even, in the low bits
+      0x38800000u) {  // below 2^-14, adding 1/2 leaves the subnormal in the low bits, rounded to nearest even
     float small;
     __builtin_memcpy(&small, &magnitude, sizeof small);
     small += 0.5f;
@@ -114,7 +114,7 @@ inline uint16_t round_to_bf16(float x) {
   return static_cast<uint16_t>((u + 0x7fff + ((u >> 16) & 1)) >> 16);
 }
 
-// Across lanes, in one fixed order (halves, then quarters, ...).
+// These reduce across lanes in one fixed order (halves, then quarters, ...).
 #if defined(__AVX512F__)
 inline float sum_lanes(V v) { return _mm512_reduce_add_ps(v); }
 inline float max_lanes(V v) { return _mm512_reduce_max_ps(v); }
@@ -135,12 +135,13 @@ inline float max_lanes(V v) {
 }
 #endif
 
-// e^x to 2 ulp where the result is normal; 0 below -87.3, clamped above 88. x = n ln 2 + r with |r| <= ln 2 / 2 (ln 2
-// in two parts, Cody and Waite), e^r by the minimax polynomial of Cephes' expf (Moshier 1984).
+// Returns e^x to 2 ulp where the result is normal; below -87.3 it is 0, and x is clamped above 88. x = n ln 2 + r
+// with |r| <= ln 2 / 2, where ln 2 has two parts (Cody and Waite). e^r is the minimax polynomial of Cephes' expf
+// (Moshier 1984).
 inline V exp(V x) {
   const V top = splat(88.0f), bottom = splat(-87.3f);
   const V clamped = max(x < top ? x : top, bottom);
-  const V magic = splat(12582912.0f);  // 1.5 * 2^23: adding it rounds to the nearest integer
+  const V magic = splat(12582912.0f);  // this is 1.5 * 2^23; adding it rounds to the nearest integer
   const V shifted = fma(clamped, splat(1.44269504088896341f), magic);
   const V n = shifted - magic;
   const V r = fma(n, splat(2.12194440e-4f), fma(n, splat(-0.693359375f), clamped));

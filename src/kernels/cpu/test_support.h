@@ -1,4 +1,4 @@
-// Shared by the tests of kernels/cpu.
+// This file has helpers that the tests of kernels/cpu share.
 #pragma once
 #include <cmath>
 #include <numeric>
@@ -9,7 +9,7 @@
 
 namespace fidelio::cpu {
 
-constexpr double kUnit = 0x1p-24;  // unit roundoff of FP32
+constexpr double kUnit = 0x1p-24;  // the unit roundoff of FP32
 
 inline std::vector<float> normals(int64_t n, uint64_t seed) {
   Rng rng(seed);
@@ -19,7 +19,7 @@ inline std::vector<float> normals(int64_t n, uint64_t seed) {
 }
 inline std::vector<double> widened(std::span<const float> x) { return {x.begin(), x.end()}; }
 
-// A random (out, in) weight of a dense dtype, with or without a bias.
+// Returns a random (out, in) weight of a dense dtype, with or without a bias.
 inline LinearWeight random_weight(DType dtype, int64_t out, int64_t in, bool bias, uint64_t seed) {
   OwnedTensor w = OwnedTensor::allocate(dtype, {out, in});
   convert_from_float(normals(out * in, seed), w.view);
@@ -31,8 +31,8 @@ inline LinearWeight random_weight(DType dtype, int64_t out, int64_t in, bool bia
   return make_dense(std::move(w), std::move(b));
 }
 
-// A batch of sequences of `lengths` rows starting at `begins`, whose pages are handed out in `order` (identity if
-// empty).
+// Returns a batch of sequences of `lengths` rows that start at positions `begins`. Pages are handed out in `order`,
+// or one after the other if it is empty.
 inline Batch make_batch(const std::vector<int>& lengths, const std::vector<int>& begins,
                         const std::vector<int>& order = {}) {
   Batch batch;

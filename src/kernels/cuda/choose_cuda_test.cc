@@ -1,4 +1,5 @@
-// Tokens chosen on a GPU against the host's, bit for bit. Without a GPU each test is skipped by name.
+// These tests compare the tokens that a GPU chooses with those that the host chooses, bit for bit. Without a GPU they
+// are skipped.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -18,7 +19,7 @@ class CudaChoose : public ::testing::Test {
     if (const auto why = no_gpu()) GTEST_SKIP() << *why;
     backend_ = std::make_unique<Cuda>(Cuda::Options{});
   }
-  // Rows (rules, v) by both.
+  // Chooses from rows (rules, v) of logits in both ways, and compares the choices.
   void compare(const std::vector<float>& logits, int64_t v, const std::vector<ChoiceRule>& rules) {
     const auto n = static_cast<int64_t>(rules.size());
     Cuda::Matrix m = backend_->allocate(n, v);
@@ -42,7 +43,8 @@ class CudaChoose : public ::testing::Test {
   cpu::Chooser chooser_;
 };
 
-// As models make them: a few good tokens, a normal rest, ties, tokens that may not be said, now and then none that may.
+// Appends a row of logits as models make them: a few good tokens and a normal rest, sometimes with ties, with tokens
+// that are forbidden, and now and then with no token that is allowed.
 void append_row(Rng& rng, int64_t v, std::vector<float>& logits) {
   const size_t first = logits.size();
   const double spread = std::exp(rng.uniform() * 6 - 3);
@@ -98,7 +100,7 @@ TEST_F(CudaChoose, TenThousandRowsAreTheHostsBitForBit) {
   }
 }
 
-// Vocabularies of real models: rows where thousands of tokens are near the best, or all.
+// These are the vocabularies of real models, with rows where thousands of tokens, or all, are near the best.
 TEST_F(CudaChoose, RowsOfLargeVocabulariesAreTheHosts) {
   Rng rng(12);
   constexpr int64_t kRows = 24;

@@ -1,5 +1,5 @@
-// Mixtures of experts on a GPU: choices against the host's, slots that are multiplied alone against every other way to
-// multiply them. Without a GPU each test is skipped by name.
+// These tests check mixtures of experts on a GPU. The choice of experts is compared with the host's, and the products
+// of slots that need no host with every other way to compute them. Without a GPU the tests are skipped.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -51,7 +51,7 @@ class CudaExperts : public ::testing::Test {
     std::ranges::copy(normals(out * in, 1 / std::sqrt(static_cast<double>(in))), t.as<float>().begin());
     return b().pack(make_dense(std::move(t)));
   }
-  // Random codes of an integer or a grid, under scales of a usual size.
+  // Returns a weight with random codes of an integer or a grid, under scales of a usual size.
   Cuda::Linear coded(const std::string& format, int64_t out, int64_t in) {
     LinearWeight w = allocate_weight(parse_format(format), out, in);
     for (const StoredTensor& t : stored_tensors(w)) {
@@ -75,8 +75,8 @@ class CudaExperts : public ::testing::Test {
   std::unique_ptr<Cuda> backend_;
 };
 
-// The same experts as the host's choice from the same logits, under shares that differ by the rounding of two exponentials
-// and their sum: an ulp. Logits are sums in FP32 in two orders, of products of rows of size 1.
+// The experts must be those that the host chooses from the same logits. The shares may differ by the rounding of two
+// exponentials and their sum, which is 2^-22 of them.
 TEST_F(CudaExperts, AreChosenAsTheHostChooses) {
   for (const auto& [E, k] :
        {std::pair(5, 2), std::pair(64, 8), std::pair(128, 8), std::pair(200, 32), std::pair(600, 1)})
@@ -105,7 +105,8 @@ TEST_F(CudaExperts, EqualLogitsAndNoNumbersAreChosenAsTheHostChooses) {
   const std::vector<float> rows = {0, -0.0f, 0, 0, 3, nan, 3, 3, nan, nan, nan, -1, -inf, inf, nan, 2};
   b().reserve(16, 4, 256);
   begin(4, RowKind::output);
-  // A router of ones and zeros gives the values themselves as logits, but makes NaN of all beside a NaN: so one row each.
+  // The router's first column gives the logits themselves, as the row is 1, 0, 0, 0. A NaN would make all products of
+  // a row NaN, so each row of logits is a router of its own.
   for (int row = 0; row < 4; ++row) {
     const std::vector<float> logits(rows.begin() + row * 4, rows.begin() + row * 4 + 4);
     OwnedTensor t = OwnedTensor::allocate(DType::f32, {4, 4});
@@ -124,8 +125,8 @@ TEST_F(CudaExperts, EqualLogitsAndNoNumbersAreChosenAsTheHostChooses) {
   }
 }
 
-// x += what experts give of it, by slots that are alone (no host), by slots in groups, by rows that pass one at a time, and in
-// a step that is recorded: the same bits. And about the sum of what each expert's own product gives.
+// x += the experts' outputs must have the same bits when slots need no host, when the host groups them, when rows
+// pass one at a time, and when the step is recorded.
 TEST_F(CudaExperts, GiveARowTheSameBitsInEveryWay) {
   struct Case {
     const char *gate, *up, *down;
@@ -199,7 +200,8 @@ TEST_F(CudaExperts, GiveARowTheSameBitsInEveryWay) {
     }
 }
 
-// Prompts: all groups in one launch of tiles, each group by itself, and a prompt cut anywhere give a row the same bits.
+// A row of a prompt must get the same bits when all groups are tiles of one launch, when each group is multiplied by
+// itself, and wherever the prompt is cut.
 TEST_F(CudaExperts, GiveAPromptsRowTheSameBitsInEveryWay) {
   constexpr int E = 5, k = 2;
   constexpr int64_t n = 300, d = 384, f = 200;
@@ -247,8 +249,8 @@ TEST_F(CudaExperts, GiveAPromptsRowTheSameBitsInEveryWay) {
   }
 }
 
-// Formats of all sorts, which the host has to group: each row is what its experts' own products give, summed under its shares
-// (k + 1 roundings of their sizes).
+// Experts of different formats must be grouped by the host. Each row must be the sum of its experts' own products
+// times their shares, to within k + 1 roundings of the terms.
 TEST_F(CudaExperts, OfAnyFormatAreSummedUnderTheirShares) {
   constexpr int E = 6, k = 2;
   constexpr int64_t n = 11, d = 256, f = 128;

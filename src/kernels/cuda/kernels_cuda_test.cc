@@ -1,4 +1,5 @@
-// Every operation and format of the CUDA backend against kernels/ref. Without a GPU each test is skipped by name.
+// These tests compare every operation and format of the CUDA backend with kernels/ref. Without a GPU they are
+// skipped.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -25,7 +26,7 @@ class CudaTest : public ::testing::Test {
   }
   Cuda& b() { return *backend_; }
 
-  // A batch of `n` rows, one sequence, positions from `start`, pages in reverse order.
+  // Begins a step of `n` rows of one sequence, with positions from `start` and pages in reverse order.
   Batch batch(int n, int start, int pages, const AttentionShape& shape, Activations mode = Activations::a16,
               RowKind kind = RowKind::output) {
     Batch batch;
@@ -65,7 +66,7 @@ std::vector<float> normals(Rng& rng, int64_t n, double scale = 1) {
 }
 std::vector<double> doubles(const std::vector<float>& values) { return {values.begin(), values.end()}; }
 
-// A weight with random content in every stored tensor (scales of reasonable size).
+// Returns a weight with random content in every stored tensor, with scales of a reasonable size.
 LinearWeight random_weight(const FormatSpec& spec, int64_t out, int64_t in, Rng& rng) {
   LinearWeight w = allocate_weight(spec, out, in);
   for (const StoredTensor& t : stored_tensors(w)) {
@@ -80,11 +81,12 @@ LinearWeight random_weight(const FormatSpec& spec, int64_t out, int64_t in, Rng&
     if (t.tensor.dtype == DType::f32)
       for (float& v : t.tensor.as<float>()) v = static_cast<float>(0.001 + 0.002 * rng.uniform());
   }
-  if (spec.kind == Kind::grid && is_curve_width(spec.bits) && spec.group == 64) {  // other groups: any entries
+  // Grids with other groups keep any entries.
+  if (spec.kind == Kind::grid && is_curve_width(spec.bits) && spec.group == 64) {
     const std::vector<int8_t> grid = typical_grid(spec.bits);
     std::copy(grid.begin(), grid.end(), std::get<VectorCode>(w.main).codebook.as<int8_t>().begin());
   }
-  if (spec.kind == Kind::fp8)  // no NaN among the codes: the lowest bit of the exponent is 0
+  if (spec.kind == Kind::fp8)  // the lowest bit of the exponent is 0, so no code is NaN
     for (OwnedTensor& plane : std::get<FpBlock>(w.main).codes.planes)
       for (uint8_t& v : plane.as<uint8_t>()) v &= 0x77;
   w.bias = OwnedTensor::allocate(DType::f32, {out});
@@ -92,12 +94,13 @@ LinearWeight random_weight(const FormatSpec& spec, int64_t out, int64_t in, Rng&
   return w;
 }
 
-// Inputs that FP16 and integers of 16 bits hold exactly under a scale a block, of very different size from row to row
-// and in some blocks, so that what remains is the error of FP32 sums: on its way into an output a product meets fewer
-// than 48 additions (codes in a group are added exactly; of prompt rows at most 8 products of 16 columns in a group of
-// 128; of K / 1024 groups a part, 3 levels of parts, and the scale's, bias's and factor's roundings), each wrong by at
-// most 2^-23 (matrix units truncate) of the magnitudes added so far; those are at most sum |s| (q + z) |x| <= 2 sum
-// |w|max |x| for the formats here, or in the dense case (K additions, 16 at a time) sum |w x|.
+// The inputs are numbers that FP16 and integers of 16 bits hold exactly under a scale for each block. Their size
+// differs very much from row to row and in some blocks. What remains is the error of FP32 sums. On its way into an
+// output a product passes fewer than 48 additions. Codes in a group are added exactly; a prompt row has at most 8
+// products of 16 columns in a group of 128. Then follow K / 1024 groups of a part, 3 levels of parts, and the
+// roundings of the scale, the bias and the factor. Each addition is wrong by at most 2^-23 (matrix units truncate) of
+// the magnitudes added so far. For these formats they are at most sum |s| (q + z) |x| <= 2 sum |w|max |x|. In the
+// dense case, with K additions, 16 at a time, they are sum |w x|.
 constexpr double kTolerance = 2 * 48 * 0x1p-23;
 
 TEST_F(CudaTest, LinearsOfEveryFormatAgreeWithTheReferenceAndRowsDoNotDependOnTheBatch) {
@@ -111,7 +114,7 @@ TEST_F(CudaTest, LinearsOfEveryFormatAgreeWithTheReferenceAndRowsDoNotDependOnTh
   std::vector<float> x(static_cast<size_t>(rows * in));
   for (int64_t i = 0; i < rows * in; ++i) {
     const int64_t row = i / in, block = i % in / 128;
-    const int exponent = row % 3 == 0 && block == 2   ? -60  // beyond FP16: of the first row too
+    const int exponent = row % 3 == 0 && block == 2   ? -60  // beyond FP16, also in the first row
                          : row % 3 == 1 && block == 5 ? 30
                                                       : static_cast<int>(row % 21) - 14;
     x[static_cast<size_t>(i)] = std::ldexp(static_cast<float>(static_cast<int>(rng.below(2001)) - 1000), exponent);
@@ -146,7 +149,7 @@ TEST_F(CudaTest, LinearsOfEveryFormatAgreeWithTheReferenceAndRowsDoNotDependOnTh
               inputs += std::abs(double{x[static_cast<size_t>(m * in + k)]});
             }
             magnitude += largest * inputs;
-            // Weights dequantised for prompts are rounded to FP16 once: 2^-12 of each.
+            // Weights that are dequantised for prompts are rounded to FP16 once, by 2^-12 of each.
             const bool rounded = mode == Activations::a16 && kind == RowKind::prompt;
             const double tolerance = kTolerance + (rounded ? 0x1p-12 : 0);
             ASSERT_NEAR(got[static_cast<size_t>(m * out + o)], expected[static_cast<size_t>(m * out + o)],
@@ -162,8 +165,9 @@ TEST_F(CudaTest, LinearsOfEveryFormatAgreeWithTheReferenceAndRowsDoNotDependOnTh
   }
 }
 
-// Few and many outputs, and 1, 4, 8, 16, 32 and 64 rows, have kernels of their own, and those of many rows are cut up
-// by the outputs; the sums may not be. One row, which the test above knows to be right, is the reference.
+// There are kernels of their own for few and for many outputs, and for 1, 4, 8, 16, 32 and 64 rows. The kernels for
+// many rows are cut up by outputs, but the sums must not be. The reference is the largest batch; the test above knows
+// its rows to be right.
 TEST_F(CudaTest, RowsDoNotDependOnTheBatchWhateverTheWidth) {
   Rng rng(6);
   const int64_t in = 2200, rows = 130;
@@ -212,7 +216,7 @@ TEST_F(CudaTest, WhatIsNotFiniteReachesItsRowAndNoOther) {
     }
 }
 
-// Three weights of one, three and one row blocks: pairs of row blocks belong to two of them.
+// The three weights have one, three and one row blocks, so pairs of row blocks belong to two weights.
 TEST_F(CudaTest, LinearAddAddsAndSeveralWeightsGoTogether) {
   Rng rng(2);
   const int64_t in = 256, wide = 330, narrow = 72;
@@ -242,9 +246,9 @@ TEST_F(CudaTest, LinearAddAddsAndSeveralWeightsGoTogether) {
   }
 }
 
-// Rows of prompts: tiles of 128 or 256 rows, whichever fills the device (on an H200 1024 rows of 16800
-// outputs take 256 and 300 take 128), alone, beside another weight and added. Rows of few outputs, which the first test
-// knows to be right, are the reference.
+// Prompt rows are multiplied in tiles of 128 or 256 rows, whichever fills the device. (On an H200 1024 rows of 16800
+// outputs take tiles of 256, and 300 rows tiles of 128.) The products are taken alone, beside another weight, and
+// added.
 TEST_F(CudaTest, ManyRowsDoNotDependOnTheBatchNorOnWhatIsMultipliedBeside) {
   Rng rng(7);
   const int64_t in = 392, rows = 1024, out = 16800, narrow = 200;
@@ -276,9 +280,9 @@ TEST_F(CudaTest, ManyRowsDoNotDependOnTheBatchNorOnWhatIsMultipliedBeside) {
     EXPECT_TRUE(same(product(3, few, false, false), alone));
     EXPECT_TRUE(same(product(rows, few, true, false), alone));
     const std::vector<float> added = product(rows, few, false, true);
-    // 1 + (sum + bias) by kernels of our own, (1 + sum) + bias by cuBLAS, which is taken before Hopper: at 5 at most of
-    // bias the four roundings differ by 2^-24 (|sum + bias| + |1 + sum| + 2 |1 + sum + bias|) <= 2^-22 (|sum + bias| +
-    // 2).
+    // Our own kernels compute 1 + (sum + bias). cuBLAS, which is used before Hopper, computes (1 + sum) + bias. With
+    // a bias of at most 5 the four roundings differ by at most 2^-24 (|sum + bias| + |1 + sum| + 2 |1 + sum + bias|)
+    // <= 2^-22 (|sum + bias| + 2).
     for (size_t i = 0; i < added.size(); ++i) {
       const double tolerance = cuda::device_code().hopper ? 0 : 0x1p-22 * (std::abs(alone[i]) + 2);
       ASSERT_NEAR(added[i], 1 + alone[i], tolerance) << i;
@@ -312,7 +316,7 @@ TEST_F(CudaTest, NormAndSwigluAgreeWithTheReference) {
   const std::vector<float> got = values_of(b().norm(mx, mw, 1e-5f));
   const std::vector<double> expected = ref::rmsnorm(doubles(x), doubles(weight), 1e-5f, n, d);
   for (size_t i = 0; i < got.size(); ++i)
-    EXPECT_NEAR(got[i], expected[i], std::abs(expected[i]) * 1e-6 + 1e-9);  // about ten roundings
+    EXPECT_NEAR(got[i], expected[i], std::abs(expected[i]) * 1e-6 + 1e-9);  // there are about ten roundings
   const std::vector<float> last = values_of(b().norm_logit_rows(mx, mw, 1e-5f, 2, 1));
   EXPECT_EQ(last, std::vector<float>(got.end() - d, got.end()));
   const Cuda::Matrix mu = matrix(std::vector<float>(x.rbegin(), x.rend()), d);
@@ -321,8 +325,8 @@ TEST_F(CudaTest, NormAndSwigluAgreeWithTheReference) {
   for (size_t i = 0; i < gated.size(); ++i) EXPECT_NEAR(gated[i], silu[i], std::abs(silu[i]) * 2e-6 + 1e-9);
 }
 
-// GELU as SwiGLU, where the exponent's roundings count as well: 2 t is below 12 where the value is not lost beside 1e-6.
-// Norms in place, and what is added after one, are rms_norm's values.
+// GELU is checked as SwiGLU is, but the exponent's roundings count as well: 2 t is below 12 where the value is not
+// negligible beside 1e-6. Norms in place, and the addition of a norm's output, must use the values of norm().
 TEST_F(CudaTest, OtherBlocksAgreeWithTheReference) {
   Rng rng(24);
   const int64_t n = 3, d = 1000;
@@ -342,9 +346,9 @@ TEST_F(CudaTest, OtherBlocksAgreeWithTheReference) {
   EXPECT_EQ(values_of(my), normed);
 }
 
-// What makes activations rounds them as it prepares them: a product's bits are then those of the same activations given
-// from outside, at whatever width and group the weight asks for, and whichever weight asked before. Rows of +-1 are
-// normalised to +-weight exactly.
+// Operations that make activations also round them when a coarse mode asks for it. A product must then have the bits
+// that it has if the same activations are given from outside, for every width and group that weights ask for, and
+// whichever weight asked before. Rows of +-1 are normalised to +-weight exactly.
 TEST_F(CudaTest, NormsAndGatesPrepareWhatACoarseModeMultiplies) {
   Rng rng(21);
   const int64_t d = 1024, out = 200, most = 20;
@@ -387,7 +391,7 @@ TEST_F(CudaTest, NormsAndGatesPrepareWhatACoarseModeMultiplies) {
     }
 }
 
-// Rows of a prompt that a coarse mode rounds have the bits that A16 has of rows rounded before.
+// Rows of a prompt that a coarse mode rounds must have the bits that a16 gives to rows that were rounded before.
 TEST_F(CudaTest, PromptsInACoarseModeAreProductsOfRoundedRows) {
   Rng rng(22);
   const int64_t n = 70, d = 1024, out = 200;
@@ -416,8 +420,9 @@ TEST_F(CudaTest, PromptsInACoarseModeAreProductsOfRoundedRows) {
     }
 }
 
-// Groups of 128: exact integers of a group under two scales, added in order; against the rows as they are rounded. Three
-// roundings a group and those of decoded values: 2^-23 times (groups + 4) of what is added up, at most.
+// In groups of 128 the integers of a group are added exactly, multiplied by two scales, and groups are added in
+// order. The reference uses the rounded rows. There are three roundings for each group and those of decoded values,
+// so the error is at most 2^-23 (groups + 4) of the magnitudes that are added up.
 TEST_F(CudaTest, PromptsInACoarseModeAreMultipliedAsIntegers) {
   Rng rng(23);
   for (const auto& [n, d, out] : {std::array<int64_t, 3>{300, 1000, 200}, {70, 1024, 260}, {1, 128, 128}}) {
@@ -454,8 +459,8 @@ TEST_F(CudaTest, PromptsInACoarseModeAreMultipliedAsIntegers) {
   }
 }
 
-// The same FP32 operations on the host; x / scale and its sum with a magic number may be fused there, so an element
-// whose quotient lies next to a tie may go the other way: by one step, and few do.
+// The host does the same FP32 operations. It may fuse x / scale and its sum with a magic number, so an element whose
+// quotient lies next to a tie may be rounded the other way. It then differs by one step, and few elements do.
 TEST_F(CudaTest, CoarseActivationsAreTheNearestIntegers) {
   Rng rng(14);
   const cuda::Stream stream = cuda::make_stream();
@@ -464,8 +469,8 @@ TEST_F(CudaTest, CoarseActivationsAreTheNearestIntegers) {
       for (const int bits : {4, 6, 8}) {
         const int64_t n = 5;
         std::vector<float> x = normals(rng, n * columns, 2), got(x.size());
-        for (int64_t c = 0; c < 32; ++c) x[static_cast<size_t>(c)] = 0;            // a group of nothing
-        x[static_cast<size_t>(columns)] = std::numeric_limits<float>::infinity();  // a group that means nothing
+        for (int64_t c = 0; c < 32; ++c) x[static_cast<size_t>(c)] = 0;            // this group is all zeros
+        x[static_cast<size_t>(columns)] = std::numeric_limits<float>::infinity();  // this group's scale is infinite
         const Cuda::Matrix from = matrix(x, columns), to = b().allocate(n, columns);
         const auto steps = static_cast<float>((1 << (bits - 1)) - 1);
         cuda::round_to_integers(stream, from.data(), n, columns,
@@ -489,7 +494,7 @@ TEST_F(CudaTest, CoarseActivationsAreTheNearestIntegers) {
               differ += std::abs(value - expected) > scale * 0.5f;
             }
           }
-        EXPECT_LE(differ, 1 + n * columns / 1000);  // a quotient within 2^-23 x 127 of a tie: 3 in 100,000
+        EXPECT_LE(differ, 1 + n * columns / 1000);  // a quotient lies within 2^-23 x 127 of a tie in 3 of 100,000 cases
       }
   cuda::destroy_stream(stream);
 }
@@ -500,14 +505,15 @@ TEST_F(CudaTest, AttentionOverPagesAgreesWithTheReference) {
     int h, hk, e, window;
     KvFormat kv;
     double tolerance;
-    int pairs = -1;   // of columns that turn, where those are not all; queries are scaled and grow then too
-    int total = 300;  // the last ten of them not of a prompt
+    int pairs = -1;   // the pairs of columns that are rotated, if not all; q is then scaled by position too
+    int total = 300;  // the last ten are output rows, the others a prompt
   };
-  // f32: about a hundred FP32 roundings of values below 4, however long (a warp adds up one span in 2,048 positions); the
-  // others add the rounding of keys and values, and f16, for hundreds of rows together, of queries and weights. Integers:
-  // half a step is 10 / 255 / 2 = .02 at most of a value; of keys it moves a score by a normal of sd
-  // 1.1^2 .04 / sqrt 12 = .014, 5 of which between two positions alike move their mean by .25 x .07 |v - v'|, .06 where
-  // those lie 3.4 apart.
+  // The tolerances are these. f32 has about a hundred FP32 roundings of values below 4, however long the context is
+  // (a warp adds up one span in 2,048 positions). The other formats add the rounding of keys and values, and f16 also
+  // that of queries and weights, for hundreds of rows together. With integers half a step is at most 10 / 255 / 2 =
+  // .02 of a value. For keys it moves a score by a normal of sd 1.1^2 .04 / sqrt 12 = .014. Five such deviations
+  // between two positions that are alike move their mean by .25 x .07 |v - v'|, which is .06 where the values lie 3.4
+  // apart.
   for (const Case& c :
        {Case{4, 2, 64, 0, KvFormat::f32, 1e-5}, Case{12, 1, 32, 0, KvFormat::f32, 1e-5},
         Case{4, 4, 128, 70, KvFormat::f32, 1e-5}, Case{4, 2, 64, 0, KvFormat::f16, 6e-3},
@@ -565,7 +571,7 @@ TEST_F(CudaTest, AttentionOverPagesAgreesWithTheReference) {
   }
 }
 
-// 260 rows of two sequences in one step, and each sequence alone.
+// 260 rows of two sequences in one step must get what each sequence gets alone.
 TEST_F(CudaTest, ManyRowsOfAttentionDoNotDependOnTheirBatch) {
   Rng rng(8);
   struct Case {
@@ -604,8 +610,9 @@ TEST_F(CudaTest, ManyRowsOfAttentionDoNotDependOnTheirBatch) {
   }
 }
 
-// Long enough that a thread block has several cuts. What a row attends to does not depend on how it came about: in a
-// chunk with rows before it, or alone, turned and appended by attention itself, beside rows of other sequences.
+// The contexts are so long that a thread block has several cuts. The output of a row must not depend on how it is
+// computed: in a chunk with rows before it, or alone, where attention itself rotates and appends it, beside rows of
+// other sequences.
 TEST_F(CudaTest, AttentionOfARowAloneEqualsThatAmongAllBitForBit) {
   Rng rng(7);
   struct Case {
@@ -644,8 +651,8 @@ TEST_F(CudaTest, AttentionOfARowAloneEqualsThatAmongAllBitForBit) {
       const std::vector<float> some = values_of(b().attend(mq, cache, 0));
       all.insert(all.end(), some.begin(), some.end());
     }
-    // So many sequences that a row has a cluster of eight thread blocks, two on a multiprocessor or not, of fewer, some
-    // apart, or one; contexts long and short beside each other.
+    // The numbers of sequences make a row have a cluster of eight thread blocks, two of them on a multiprocessor or
+    // not, a cluster of fewer, some separate blocks, or one. Long and short contexts are mixed.
     std::vector<std::vector<int>> batches = {
         {0}, {1151}, {total - 1}, {total - 1, 7, 128}, {127, 1024, 2047, 1040}, {total - 1, total / 2, 2, total - 300}};
     for (const auto& [sequences, longest] : {std::pair{14, 1024}, {3, total}, {13, total}, {40, total}, {140, total}}) {
@@ -679,8 +686,8 @@ TEST_F(CudaTest, AttentionOfARowAloneEqualsThatAmongAllBitForBit) {
   }
 }
 
-// Of the same keys and values i8 and i4x2 keep the same bytes, whether rope_append or attention writes them, so that
-// attention to either gives the same bits.
+// i8 and i4x2 must keep the same bytes of the same keys and values, whether rope_append or attention writes them, so
+// that attention to either gives the same bits.
 TEST_F(CudaTest, NibblePlanesHoldTheBytesOfAnI8Cache) {
   Rng rng(9);
   const cuda::Stream stream = cuda::make_stream();
@@ -712,7 +719,7 @@ TEST_F(CudaTest, NibblePlanesHoldTheBytesOfAnI8Cache) {
     const auto [expected, whole] = run(KvFormat::i8);
     const auto [got, planes] = run(KvFormat::i4x2);
     EXPECT_TRUE(got == expected) << e;
-    const int64_t elements = int64_t{2} * slots * e;  // then the scales
+    const int64_t elements = int64_t{2} * slots * e;  // the scales follow
     std::vector<uint8_t> joined = planes;
     for (int64_t at = 0; at < elements; ++at) {
       const int64_t column = at % e, row = at / e % kPageTokens, page = at / e / kPageTokens * kPageTokens * e,
@@ -728,7 +735,7 @@ TEST_F(CudaTest, NibblePlanesHoldTheBytesOfAnI8Cache) {
 }
 
 TEST_F(CudaTest, RefusesWhatItCannotDo) {
-  EXPECT_THROW(b().allocate(int64_t{1} << 24, int64_t{1} << 20), Error);  // 64 TB
+  EXPECT_THROW(b().allocate(int64_t{1} << 24, int64_t{1} << 20), Error);  // this would be 64 TB
   EXPECT_THROW(Cuda(Cuda::Options{.device = 99}), Error);
 }
 

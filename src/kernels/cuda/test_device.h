@@ -1,4 +1,4 @@
-// For tests that want a GPU: `if (const auto why = no_gpu()) GTEST_SKIP() << *why;`.
+// This file is for tests that need a GPU. They begin with `if (const auto why = no_gpu()) GTEST_SKIP() << *why;`.
 #pragma once
 #include <optional>
 #include <string>
@@ -9,6 +9,7 @@
 namespace fidelio {
 
 inline std::optional<std::string> no_gpu() {
+  // Returns why there is no GPU to test on, or nothing if there is one.
   try {
     cuda::open_device(0);
     return std::nullopt;

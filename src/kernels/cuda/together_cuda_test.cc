@@ -1,5 +1,5 @@
-// Rows of a sequence that attend together on the GPU: what each gets and what is appended are bit for bit what rows
-// alone give. Without a GPU the test is skipped by name.
+// This test checks rows of a sequence that attend together on the GPU. Their outputs, and the keys and values that
+// they append, must be bit for bit those of rows alone. Without a GPU the test is skipped.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -17,10 +17,10 @@ namespace {
 struct Case {
   int h, hk, e, window;
   KvFormat kv;
-  int most = 16;   // rows of a sequence in a step
-  int before = 0;  // positions that are there and not compared
+  int most = 16;   // the most rows of a sequence in a step
+  int before = 0;  // positions that are there before those that are compared
 };
-// Where the next rows of a sequence begin, and how many there are.
+// Next tells where the next rows of a sequence begin, and how many there are.
 struct Next {
   int sequence, position, rows;
 };
@@ -50,7 +50,8 @@ class Together : public ::testing::TestWithParam<Case> {
     b().upload(values, m);
     return m;
   }
-  // A step of these rows; every sequence has the same heads at the same positions. What they attend to, if wanted.
+  // Runs a step of these rows. Every sequence has the same heads at the same positions. Returns attention's output,
+  // if it is wanted.
   std::vector<float> step(const std::vector<Next>& nexts, RowKind kind, Cuda::KvCache& cache, bool attends) {
     Batch batch;
     std::vector<float> parts[3];
@@ -98,10 +99,11 @@ TEST_P(Together, RowsGetWhatTheyGetAloneAndAppendTheSame) {
     const std::vector<float> row = step({{0, position, 1}}, RowKind::output, whole, true);
     alone.insert(alone.end(), row.begin(), row.end());
   }
-  // So many sequences that a unit has a cluster of eight thread blocks, of fewer, some apart, or one.
+  // The numbers of sequences make a unit have a cluster of eight thread blocks, of fewer, some separate blocks, or
+  // one.
   for (const int sequences : {1, 2, 5, 40}) {
     Cuda::KvCache cache = b().allocate_cache(shape_, int64_t{sequences} * pages, c.kv);
-    std::vector<int> at;  // before some of these a chunk of a prompt, not attended to
+    std::vector<int> at;  // before some of these there is a chunk of a prompt, whose attention is not computed
     for (int s = 0; s < sequences; ++s) {
       at.push_back(c.before + (sequences == 1 ? 0 : static_cast<int>(rng_.below(1100))));
       if (at.back() > 0) step({{s, 0, at.back()}}, RowKind::prompt, cache, false);

@@ -1,4 +1,5 @@
-// Turned and gathered activations on the GPU against kernels/ref. Without a GPU the test is skipped by name.
+// These tests compare Hadamard transforms and reordered columns on the GPU with kernels/ref. Without a GPU they are
+// skipped.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -25,7 +26,8 @@ TEST(Turn, AgreesWithTheReferenceAndRowsDoNotDependOnTheBatch) {
     for (float& value : values) value = static_cast<float>(rng.normal());
     return values;
   };
-  // Heads among each other, whole widths with and without a dense factor, more than 48 KB, blocks.
+  // These cover transforms across heads, whole widths with and without a dense factor, rows of more than 48 KB, and
+  // blocks.
   for (const Hadamard& how : {hadamard_for(8, 64), hadamard_for(12, 128), hadamard_for(1280), hadamard_for(2048),
                               hadamard_for(14336), hadamard_for(156), hadamard_for(344)}) {
     const int64_t n = 5, K = how.columns;
@@ -33,7 +35,7 @@ TEST(Turn, AgreesWithTheReferenceAndRowsDoNotDependOnTheBatch) {
     const std::vector<float> signs(how.signs.begin(), how.signs.end());
     Cuda::Matrix core = b->allocate(how.core, how.core);
     if (how.core > 1) b->upload(signs, core);
-    // Rows [first, first + count), fresh from the gate as in a forward.
+    // Returns rows [first, first + count) after the transform, made by a gate just before as in a step.
     const auto turned = [&](int64_t first, int64_t count, std::vector<double>* before) {
       b->reserve(count, K, 128);
       Batch batch;
@@ -54,7 +56,8 @@ TEST(Turn, AgreesWithTheReferenceAndRowsDoNotDependOnTheBatch) {
     std::vector<double> before;
     const std::vector<float> got = turned(0, n, &before);
     const std::vector<double> want = ref::turned(before, how, n);
-    // m sums and differences, K sums of the dense factor, the scale and its own rounding, of |x| summed over the block.
+    // There are m sums and differences, K sums of the dense factor, and the roundings of the scale and of the product
+    // by it. Each is at most u times |x| summed over the block.
     const double roundings = std::log2(static_cast<double>(how.doubled)) + static_cast<double>(how.core) + 2;
     for (int64_t i = 0; i < n * K; ++i) {
       const int64_t block = i / how.block() * how.block();
@@ -67,9 +70,9 @@ TEST(Turn, AgreesWithTheReferenceAndRowsDoNotDependOnTheBatch) {
   }
 }
 
-// Columns in another order, the last group of them twice: the values bit for bit, and in a product with 4-bit activations
-// that see all but the kept ones clipped. Integers under FP16 scales are what both sides multiply: a value is off by
-// 2^-12 at most for FP16's rounding of it, and of the sums by what kernels_cuda_test.cc says.
+// The columns are put in another order, with the last group twice. The values must agree bit for bit. In a product
+// with 4-bit activations all columns but the kept ones are clipped. Both sides multiply integers under FP16 scales,
+// so a value is off by at most 2^-12 for its rounding to FP16, and a sum by the bound of kernels_cuda_test.cc.
 TEST(Gather, AgreesWithThePlainTwinAndRowsDoNotDependOnTheBatch) {
   std::unique_ptr<Cuda> b;
   if (const auto why = no_gpu()) GTEST_SKIP() << *why;
@@ -95,7 +98,7 @@ TEST(Gather, AgreesWithThePlainTwinAndRowsDoNotDependOnTheBatch) {
     const Cuda::Linear packed = b->pack(weight);
     b->reserve(n, all, 128);
     const Cuda::Order how = b->make_order(order, kept);
-    // What rows [first, first + count) are gathered to, and the product of that.
+    // Returns rows [first, first + count) after gather(), and the product of them.
     const auto run = [&](int64_t first, int64_t count, Activations mode, RowKind kind) {
       Batch batch;
       std::vector<int32_t> ids(static_cast<size_t>(count)), pages = {0, 1};

@@ -1,4 +1,5 @@
-// Vector codes on a GPU against their decoded weights. Without a GPU each test is skipped by name.
+// These tests compare products of vector codes on a GPU with those of the decoded weights. Without a GPU they are
+// skipped.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -15,8 +16,9 @@ namespace {
 
 const AttentionShape kShape{{{}}, {{std::vector<float>(32, 0.0f), 1.0f}}, 4, 2, 64, 1e-5f};
 
-// Random codes, codebooks, scales and corrections, with a bias. Rows have as many corrections as one another, or, if
-// they are crowded, the first ones all that they can. blocks: codebooks, if not as many as the format gives it.
+// Returns a weight with random codes, codebooks, scales and corrections, and with a bias. All rows have about as many
+// corrections. If they are crowded, the first rows have one at every vector instead. `blocks` is the number of
+// codebooks, if it is not the one of the format.
 LinearWeight random_vectors(const char* format, int64_t out, int64_t in, bool crowded = false, int64_t blocks = 0) {
   LinearWeight w = allocate_weight(parse_format(format), out, in);
   auto& m = std::get<SignedVectors>(w.main);
@@ -77,8 +79,8 @@ class VectorsCuda : public ::testing::Test {
   std::unique_ptr<Cuda> backend_;
 };
 
-// What rounding activations to whole numbers can change in each output: half a step of every group of 1024 columns,
-// times the magnitudes of the row's centroids there. steps: the largest whole number.
+// Returns how much rounding activations to whole numbers can change each output: half a step in every group of 1024
+// columns, times the magnitudes of the row's centroids there. `steps` is the largest whole number.
 std::vector<double> rounding_errors(const LinearWeight& weight, std::span<const float> x, double steps) {
   const auto& m = std::get<SignedVectors>(weight.main);
   const std::span<const f16> columns = m.column_scale.as<const f16>(), rows = m.row_scale.as<const f16>();
@@ -101,11 +103,11 @@ std::vector<double> rounding_errors(const LinearWeight& weight, std::span<const 
   return errors;
 }
 
-// Rows of output: their inputs are rounded to 16 bits, with FP32 activations to 24, of the largest of 1024; each is then
-// multiplied by its column's scale (one rounding of 2^-24), a span's sum is exact, and spans, corrections (8 additions,
-// and those of a row one after the other: at most 12, or of a crowded one all of its 256) and scales are some 40
-// roundings of the magnitudes, where a correction that cancels its code counts as both. Prompt rows see weights and
-// activations of FP16.
+// The inputs of output rows are rounded to 16 bits, and with FP32 activations to 24, of the largest of 1024. Each is
+// then multiplied by its column's scale, with one rounding of 2^-24. A span's sum is exact. The spans, the
+// corrections and the scales are some 40 roundings of the magnitudes, where a correction that cancels its code counts
+// as both. A correction has 8 additions, and those of a row are added one after the other: at most 12, or all 256 of
+// a crowded row. Prompt rows are multiplied with weights and activations in FP16.
 TEST_F(VectorsCuda, ProductsAgreeWithDecodedWeightsAndRowsDoNotDependOnTheBatch) {
   constexpr int64_t kRows = 9;
   struct Case {
@@ -159,7 +161,7 @@ TEST_F(VectorsCuda, ProductsAgreeWithDecodedWeightsAndRowsDoNotDependOnTheBatch)
     }
 }
 
-// Products of one input in one launch have the bits of each alone.
+// Products of one input in one launch must have the bits of each alone.
 TEST_F(VectorsCuda, ProductsTogetherAreThoseAlone) {
   constexpr int64_t kRows = 3, kIn = 1200;
   Rng rng(5);
@@ -229,13 +231,15 @@ TEST_F(VectorsCuda, ARowThatTheProductMakesHasTheBitsOfOneInMemory) {
     }
 }
 
-// Products of one row in one launch, each of what those before it made, as a layer has them: the bits of launches of
-// their own. Ten times, the first as it is and the others recorded, as thread blocks meet in another order each time. Of
-// 300 columns most have no part of a product; a row of 30,000 has no room beside corrections. Columns that are no eights,
-// other forms of codes and a fifth product begin another launch.
+// Products of one row in one launch, where each reads what those before it made as in a layer, must have the bits of
+// launches of their own. The step runs ten times, first as it is and then recorded, because thread blocks meet in
+// another order each time. With 300 columns most thread blocks have no part of a product. A row of 30,000 has no room
+// beside corrections. Columns that are no multiple of 8, other forms of codes and a fifth product begin another
+// launch.
 TEST_F(VectorsCuda, ProductsOfALayerHaveTheBitsOfLaunchesOfTheirOwn) {
   Cuda& b = *backend_;
-  constexpr int64_t kManyBooks = 18000;  // outputs of gate: a thread block goes through more than two codebooks
+  // Gate has so many outputs that a thread block goes through more than two codebooks.
+  constexpr int64_t kManyBooks = 18000;
   uint64_t step = 0;
   for (const auto& [formats, wide, inner] :
        {std::tuple{std::array{"vq8k12s1+r2.2", "vq8k12s1+r2.2"}, int64_t{300}, int64_t{700}},
@@ -297,7 +301,8 @@ TEST_F(VectorsCuda, ProductsOfALayerHaveTheBitsOfLaunchesOfTheirOwn) {
   }
 }
 
-// Two products and, where there is a correction, a sum: the values of decode_row(), bit for bit.
+// An element is two products and, where there is a correction, a sum. It must have the value of decode_row(), bit for
+// bit.
 TEST_F(VectorsCuda, EmbeddingGivesTheDecodedRows) {
   for (const char* format : {"vq8k12s1+r2.2", "vq8k16s4", "vq8k16s8+r5.0"}) {
     const LinearWeight weight = random_vectors(format, 150, 200);

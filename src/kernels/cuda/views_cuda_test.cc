@@ -1,5 +1,5 @@
-// Views on a GPU: integers of 5 to 8 bits read as their four high ones, from the whole weight's packed bytes. Without a
-// GPU each test is skipped by name.
+// These tests check readings of high bits on a GPU: integers of 5 to 8 bits read as their four high ones, from the
+// packed bytes of the whole weight. Without a GPU they are skipped.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -44,7 +44,7 @@ class CudaViews : public ::testing::TestWithParam<const char*> {
     batch.append(ids, 0, pages, n, kind);
     backend_->begin(batch, reading, kShape);
   }
-  // The first n rows of x, times w.
+  // Returns the product of the first n rows of x with w.
   std::vector<float> product(const Cuda::Linear& w, const std::vector<float>& x, int64_t n, Reading reading,
                              RowKind kind) {
     begin(n, reading, kind);
@@ -59,10 +59,10 @@ class CudaViews : public ::testing::TestWithParam<const char*> {
   std::unique_ptr<Cuda> backend_;
 };
 
-// Inputs that 16-bit integers under a scale a block hold exactly: what remains is the error of FP32 sums. Fewer than 48
-// additions stand between a product and its output (kernels_cuda_test.cc counts them), each wrong by at most 2^-23 of
-// the magnitudes added so far, which are at most sum |s| (q + z) |x| <= 2 sum |w|max |x|; prompt rows see weights
-// rounded to FP16 once.
+// The inputs are numbers that 16-bit integers hold exactly under a scale for each block, so what remains is the error
+// of FP32 sums. Fewer than 48 additions stand between a product and its output (kernels_cuda_test.cc counts them).
+// Each is wrong by at most 2^-23 of the magnitudes added so far, which are at most sum |s| (q + z) |x| <= 2 sum
+// |w|max |x|. Prompt rows are multiplied by weights rounded to FP16 once.
 TEST_P(CudaViews, AgreeWithHighPlanesAndRowsDoNotDependOnTheBatch) {
   Rng rng(1);
   const int64_t in = 1000, out = 300, rows = 70;
@@ -105,7 +105,8 @@ TEST_P(CudaViews, AgreeWithHighPlanesAndRowsDoNotDependOnTheBatch) {
   }
 }
 
-// Few and many outputs and every number of rows have kernels, or cuts of one, of their own.
+// There are kernels, or cuts of one, for few and for many outputs and for every number of rows. All must give a row
+// the same bits.
 TEST_P(CudaViews, RowsDoNotDependOnTheBatchWhateverTheWidth) {
   Rng rng(2);
   const int64_t in = 2200, rows = 40;
@@ -122,8 +123,8 @@ TEST_P(CudaViews, RowsDoNotDependOnTheBatchWhateverTheWidth) {
   }
 }
 
-// At most so many bits: three and five mean the one cut there is, as many as the codes have mean no cut; and a view
-// reads the bytes that a weight of 4 bits has.
+// A reading asks for at most so many bits. Three and five bits mean the one cut there is, at four; as many as the
+// codes have mean no cut. A weight read as its four high bits reads the bytes of a weight of 4 bits.
 TEST_P(CudaViews, WhatIsReadIsWhatWasAskedFor) {
   Rng rng(3);
   const int64_t in = 520, out = 140;
@@ -149,7 +150,7 @@ TEST_P(CudaViews, WhatIsReadIsWhatWasAskedFor) {
   backend_->upload(x, stream);
   backend_->upload(std::vector<float>(static_cast<size_t>(in), 1.0f), weight);
   const std::pair<const Cuda::Linear*, Cuda::Matrix*> outputs[] = {{&packed, &y}};
-  std::vector<float> head[2];  // read whole whatever is asked for
+  std::vector<float> head[2];  // the head is read whole, whatever is asked for
   for (int high_bits : {4, 0}) {
     begin(2, {Activations::a16, high_bits}, RowKind::output);
     backend_->linear(backend_->norm_logit_rows(stream, weight, 1e-5f, 0, 2), outputs);

@@ -1,5 +1,6 @@
-// ref: every operation once more, in double and as plainly as it can be written. Slow, readable, the judge of all
-// kernels. Matrices are row-major; shapes in parentheses.
+// This file declares the operations of a step once more, in double and as plainly as they can be written. They are
+// slow and readable, and tests measure all kernels against them. Matrices are row-major, with their shapes in
+// parentheses.
 #pragma once
 #include <cstdint>
 #include <span>
@@ -9,29 +10,32 @@
 
 namespace fidelio::ref {
 
-// y (M, N) = x (M, K) * w (N, K)^T + bias (N, may be empty)
+// Returns y (M, N) = x (M, K) * w (N, K)^T + bias (N). The bias may be empty.
 std::vector<double> linear(std::span<const double> x, std::span<const double> w, std::span<const double> bias,
                            int64_t M, int64_t K, int64_t N);
-// y (M, d) = x / sqrt(mean(x^2) + eps) * weight
+// Returns y (M, d) = x / sqrt(mean(x^2) + eps) * weight, row by row.
 std::vector<double> rmsnorm(std::span<const double> x, std::span<const double> weight, double eps, int64_t M,
                             int64_t d);
-// x (heads, e) rotated in place for one position: pairs (i, i + n) of a head's first 2 n columns, n the number of
-// frequencies, angle position * inverse_frequencies[i]
+// Rotates x (heads, e) in place for one position. With n frequencies, the pairs (i, i + n) of a head's first 2 n
+// columns are rotated by the angle position * inverse_frequencies[i] and multiplied by `scale`.
 void rope(std::span<double> x, std::span<const double> inverse_frequencies, double scale, int64_t position,
           int64_t heads, int64_t e);
-// One query row q (h, e) at `position` over keys and values (position + 1, hk, e); window 0 = all. Returns (h, e).
+// Returns the attention (h, e) of one query row q (h, e) at `position` over keys and values (position + 1, hk, e).
+// With a window of 0 it sees all positions.
 std::vector<double> attention(std::span<const double> q, std::span<const double> k, std::span<const double> v,
                               int64_t position, int64_t h, int64_t hk, int64_t e, int64_t window);
-// Every `group` values of a row of x (M, K) rounded to scale * integer, scale = max |x| / (2^(bits - 1) - 1), ties to
-// even: activations of 8 bits and fewer. What that means for the row's dot products: each term is off by at most half a
-// scale.
+// Returns x (M, K) with every `group` values of a row rounded to scale * integer, where scale = max |x| / (2^(bits -
+// 1) - 1) and ties go to even. This is what activations of 8 bits and fewer are. Each term of a row's dot product is
+// then off by at most half a scale times the weight.
 std::vector<double> rounded(std::span<const double> x, int64_t M, int64_t K, int64_t group, int bits);
-// gelu(gate) * up, GELU by tanh
+// Returns gelu(gate) * up, with GELU by tanh.
 std::vector<double> geglu(std::span<const double> gate, std::span<const double> up);
-// silu(gate) * up
+// Returns silu(gate) * up.
 std::vector<double> swiglu(std::span<const double> gate, std::span<const double> up);
+// Returns exp(logits) over their sum.
 std::vector<double> softmax(std::span<const double> logits);
-// Every row of x (M, how.columns) turned: each element of a block is its sum over the entries of a row of the matrix.
+// Returns x (M, how.columns) with every row transformed: each element of a block is the sum over the entries of a row
+// of the Hadamard matrix.
 std::vector<double> turned(std::span<const double> x, const Hadamard& how, int64_t M);
 // An expert that a row passes, and the share of the sum that its output has.
 struct ChosenExpert {

@@ -1,4 +1,4 @@
-// Executor<B>: runs the operations of a program on a backend, one after the other.
+// This file defines Executor<B>, which runs the operations of a program on a backend, one after the other.
 #pragma once
 #include <map>
 #include <string>
@@ -9,10 +9,11 @@
 
 namespace fidelio {
 
-// The matrices of a program's values. Programs of the same shapes share them: a draft's values are its verifier's.
+// ValueMemory holds the matrices of a program's values. Programs of the same shapes share it: a draft's values are
+// its verifier's.
 template <Backend B>
 struct ValueMemory {
-  using Key = std::tuple<std::string, Rows, int64_t>;  // name, rows, columns
+  using Key = std::tuple<std::string, Rows, int64_t>;  // a value's name, rows and columns
   std::map<Key, typename B::Matrix> matrices;
 };
 
@@ -49,7 +50,7 @@ class Executor {
     }
   }
 
-  // Called once the values' memory is allocated.
+  // Looks the values' matrices up. It must be called once their memory is allocated.
   void find_values() {
     matrices_.assign(p_.values.size(), nullptr);
     for (size_t i = 0; i < p_.values.size(); ++i) {
@@ -60,7 +61,7 @@ class Executor {
     matrices_[static_cast<size_t>(p_.draft_logits)] = &w_.draft_head.logits;
   }
 
-  // A step begins: of so many rows, whose head reads the draft's vocabulary alone or the whole.
+  // Begins a step of this many rows, which reads either the head of the draft's vocabulary or the whole head.
   void begin(int64_t rows, bool reads_draft_head) {
     rows_ = rows;
     reads_draft_head_ = reads_draft_head;
@@ -74,7 +75,7 @@ class Executor {
     first_logit_ = first, logit_count_ = count;
     run(reads_draft_head_ ? p_.draft_head : p_.head);
   }
-  // Runs operations up to a Route and has the host told which experts the rows chose.
+  // Runs operations up to a Route and returns the experts that the rows chose to the host.
   const Routes& run_route(OpRange range) {
     host_routes_ = true;
     run(range);
@@ -90,7 +91,7 @@ class Executor {
           acts.rows, acts.columns, to.size());
     b_.read(acts, to);
   }
-  // A value of slots takes any number of rows; follow() must then say which slots they are.
+  // Sets a value. One with rows of slots takes any number of rows, and follow() must then say which slots they are.
   void write(ValueId id, std::span<const float> from) {
     const Value& v = p_.values[static_cast<size_t>(id)];
     if (!v.prepared) return b_.upload(from, matrix(id));
@@ -184,16 +185,16 @@ class Executor {
   void run(const op::Combine& o) { b_.add_routed(matrix(o.from), matrix(o.to)); }
   void run(const op::Spread& o) { b_.spread(matrix(o.from), w_.draft_head.tokens, logit_count_, matrix(o.to)); }
 
-  static constexpr size_t kMostOutputs = 8;  // of one operation
+  static constexpr size_t kMostOutputs = 8;  // the most outputs or experts of one operation
   B& b_;
   const Program& p_;
   Weights<B>& w_;
   ValueMemory<B>& memory_;
   typename B::KvCache& cache_;
   std::vector<Matrix*> matrices_;    // by ValueId; null for prepared values
-  std::vector<Acts> acts_;           // by ValueId, of prepared values
-  std::vector<int32_t> prefetched_;  // by operation: the product that comes next after it; -1: none is known
-  int32_t at_ = 0;                   // the operation that runs
+  std::vector<Acts> acts_;           // by ValueId; for prepared values only
+  std::vector<int32_t> prefetched_;  // by operation: the product that comes next after it, or -1 if none is known
+  int32_t at_ = 0;                   // the operation that is running
   int64_t rows_ = 0, slots_ = 0, first_logit_ = 0, logit_count_ = 0;
   bool reads_draft_head_ = false, host_routes_ = false;
 };

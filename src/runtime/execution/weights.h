@@ -1,5 +1,6 @@
-// Weights<B>: everything that a program's operations read beside values, packed for one backend. They are indexed as the
-// program's lists are, so that a plan, a draft and a search switch a weight by handing over a pointer.
+// This file defines Weights<B>, which holds everything besides values that a program's operations read, packed for
+// one backend. Its lists have the indices of the program's lists, so a plan, a draft and a search exchange a weight
+// by setting a pointer.
 #pragma once
 #include <cmath>
 #include <map>
@@ -20,14 +21,14 @@ struct Weights {
   std::map<LinearId, WeightId> ids;
   std::vector<Linear> linears;               // by WeightId
   std::vector<typename B::Matrix> norms;     // by NormId: (1, columns)
-  std::vector<typename B::Experts> experts;  // by ExpertsId, once collect_experts() was called
-  std::vector<Linear> routers;               // (E, d)
+  std::vector<typename B::Experts> experts;  // by ExpertsId; valid after collect_experts()
+  std::vector<Linear> routers;               // each is (E, d)
   std::vector<typename B::Order> orders;
-  std::vector<typename B::Matrix> signs;  // of hadamards: (core, core); rows 0 where the core is 1
+  std::vector<typename B::Matrix> signs;  // by index of Program::hadamards: (core, core), empty where the core is 1
 
-  // The rows of the head for a draft's vocabulary, which a draft may read in place of the head.
+  // DraftHead holds the rows of the head for a draft's vocabulary, which a draft may read in place of the head.
   struct DraftHead {
-    Linear rows;  // (tokens, d); null where none was set
+    Linear rows;  // (tokens, d); null if none was set
     typename B::TokenSet tokens;
     typename B::Matrix logits;  // (logit rows, tokens)
   };
@@ -40,7 +41,7 @@ struct Weights {
   const Linear& operator[](LinearId id) const { return linears[static_cast<size_t>(ids.at(id))]; }
 };
 
-// Gathers the pointers to the matrices of a layer's experts after some of them were replaced.
+// Collects the pointers to the matrices of a layer's experts. It must be called after some of them were replaced.
 template <Backend B>
 void collect_experts(B& b, const Program& program, int layer, Weights<B>& weights) {
   for (size_t i = 0; i < program.experts.size(); ++i) {
@@ -52,6 +53,7 @@ void collect_experts(B& b, const Program& program, int layer, Weights<B>& weight
   }
 }
 
+// Loads a norm's weight (1, columns), times the factor that the program wants. Throws Error if a value is not finite.
 template <Backend B>
 typename B::Matrix load_norm(B& b, const Checkpoint& checkpoint, const NormWeight& which) {
   std::vector<float> values = checkpoint.norm(which.layer, which.norm);

@@ -1,11 +1,12 @@
-// What a speed is measured on, in words.
+// This file names the machine that a speed is measured on.
 #pragma once
 #include <optional>
 #include <string>
 
 namespace fidelio {
 
-// The GPU's name as its driver says it, or the processor's ("processor" where the system does not say).
+// Returns the GPU's name as its driver reports it, or the processor's name ("processor" if the
+// system does not report it).
 std::string machine_name(std::optional<int> gpu);
 std::string cuda_name(int gpu);  // throws Error without CUDA
 

@@ -20,12 +20,13 @@ const BundledData* find_bundled(std::string_view name) {
   return found == all.end() ? nullptr : &*found;
 }
 
-// A whole file of gzip, whose last four bytes are the size of what it holds.
+// Inflates a whole gzip file. Its last four bytes are the size of the contents.
 std::string inflated(const BundledData& data) {
   const unsigned char* size = data.end - 4;
   std::string text(size[0] | size_t{size[1]} << 8 | size_t{size[2]} << 16 | size_t{size[3]} << 24, '\0');
   z_stream stream{};
-  check(inflateInit2(&stream, 16 + MAX_WBITS) == Z_OK, "zlib has no memory for {}", data.name);  // 16: gzip's header
+  // The 16 asks for a gzip header.
+  check(inflateInit2(&stream, 16 + MAX_WBITS) == Z_OK, "zlib has no memory for {}", data.name);
   stream.next_in = const_cast<unsigned char*>(data.begin);
   stream.avail_in = static_cast<uInt>(data.end - data.begin);
   stream.next_out = reinterpret_cast<unsigned char*>(text.data());

@@ -1,4 +1,5 @@
-// The bundled texts as they lie in the program: files of gzip. The build writes the source that holds them.
+// This file declares the bundled texts as they lie in the program, as files of gzip. The build writes the source that
+// holds them.
 #pragma once
 #include <span>
 #include <string_view>

@@ -1,3 +1,4 @@
+// These tests check that the bundled texts are the files of models/data, and how they are named.
 #include "runtime/texts/bundled.h"
 
 #include <gmock/gmock.h>

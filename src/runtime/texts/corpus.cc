@@ -17,7 +17,7 @@ namespace fidelio {
 namespace {
 
 namespace fs = std::filesystem;
-using json = nlohmann::ordered_json;  // templates print the keys of a message in the order they came in
+using json = nlohmann::ordered_json;  // templates print the keys of a message in the order in which they came
 
 bool is_domain(const std::string& text) {
   return !text.empty() && std::all_of(text.begin(), text.end(), [](unsigned char c) {
@@ -90,7 +90,7 @@ class Reader {
  private:
   void read_file(const std::string& path, const std::string& domain, const std::string& name) {
     const std::string text = read_text(path);
-    if (text.find('\0') != std::string::npos) {  // not text: a picture beside it in a folder
+    if (text.find('\0') != std::string::npos) {  // a picture, say, beside texts in a folder
       ++no_text_;
       return;
     }
@@ -147,7 +147,7 @@ class Reader {
     add(has_text ? text_of("text") : text_of("prompt") + text_of("completion"), domain, name, false);
   }
 
-  // A token belongs to a span where the text up to it reaches into it.
+  // Returns the tokens of spans of bytes. A token belongs to a span if the text up to its end reaches into the span.
   std::vector<TokenSpan> token_spans(const std::string& text, const std::vector<ByteSpan>& spans) const {
     const auto tokens_to = [&](size_t end) {
       return std::ssize(tokenizer_.encode(std::string_view(text).substr(0, end), false));
@@ -202,7 +202,8 @@ class Reader {
     if (with_shingles_) keep_shingles(shingles_of(conversation ? said : text));
   }
 
-  // If there are too many shingles, every second one goes, by a bit of its hash, and so it is with later documents.
+  // Keeps the newest document's shingles. If there are too many in all, every second one is dropped, by a bit of its
+  // hash, here and in later documents.
   void keep_shingles(std::vector<uint64_t> shingles) {
     uint64_t& mask = corpus_.shingle_mask;
     const auto thin = [&](std::vector<uint64_t>& all) {
@@ -224,10 +225,10 @@ class Reader {
   size_t context_;
   std::vector<int32_t> lead_;
   bool with_shingles_;
-  int64_t most_shingles_, shingles_ = 0;  // those that are kept
+  int64_t most_shingles_, shingles_ = 0;  // shingles_ counts those that are kept
   Sha256 hash_;
   Corpus corpus_;
-  int64_t no_text_ = 0;  // files
+  int64_t no_text_ = 0;  // files that hold no text
 };
 
 }  // namespace
@@ -251,7 +252,7 @@ Document document_of_ids(const std::string& name, const std::string& domain, std
 TextSource parse_text_source(const std::string& argument) {
   if (text_exists(argument)) return {argument, ""};
   const size_t colon = argument.rfind(':');
-  if (colon == std::string::npos) return {argument, ""};  // reading it says that it is not there
+  if (colon == std::string::npos) return {argument, ""};  // reading it will say that it does not exist
   const TextSource source{argument.substr(0, colon), argument.substr(colon + 1)};
   if (!text_exists(source.path)) return {argument, ""};
   check(is_domain(source.domain), "{}: a domain is a name of letters, digits, - _ and ., not \"{}\"", argument,

@@ -1,4 +1,5 @@
-// Conversations among texts are read as a server reads them; what else documents are stands in tests/sets_test.cc.
+// These tests check that conversations among texts are read as a server reads them. tests/sets_test.cc checks other
+// kinds of documents.
 #include "runtime/texts/corpus.h"
 
 #include <gmock/gmock.h>
@@ -53,7 +54,8 @@ TEST_F(CorpusTest, ConversationsInTheWireFormAreRenderedAsAServerDoes) {
   std::filesystem::remove(path);
 }
 
-// A conversation's shingles are of what is said: the same talk under another template or system prompt is a copy.
+// Shingles of a conversation are made from what is said in it, so the same talk under another template or system
+// prompt has the same ones.
 TEST_F(CorpusTest, ShinglesOfAConversationAreOfWhatIsSaid) {
   std::string said;
   for (int i = 0; i < 40; ++i) said += "word" + std::to_string(i) + " ";
@@ -73,7 +75,7 @@ TEST_F(CorpusTest, ShinglesOfAConversationAreOfWhatIsSaid) {
             one.documents[0].shingles);
   EXPECT_EQ(shingles({{"text", said}}, plain, 1000).documents[0].shingles, one.documents[0].shingles);
   EXPECT_EQ(one.shingle_mask, 0u);
-  // No more are kept than asked for, and those alone that the mask lets pass.
+  // At most as many are kept as asked for, and only those that the mask lets pass.
   const Corpus few = shingles(talk(""), plain, 8);
   EXPECT_LE(few.documents[0].shingles.size(), 8u);
   EXPECT_GT(few.shingle_mask, 0u);
@@ -93,7 +95,8 @@ TEST_F(CorpusTest, ConversationsThatAreWrongAreNamed) {
   }
 }
 
-// An answer of the model itself comes back as it was sampled: the very ids, of which the prompt is not scored.
+// An answer of the model itself must be read back as the very ids that were sampled. Those of the prompt are not
+// scored.
 TEST_F(CorpusTest, AnswersOfTheModelItselfAreTheirIds) {
   std::vector<int32_t> ids = tokenizer_.encode("one two three four five six seven eight nine ten eleven twelve", false);
   while (ids.size() < 40) ids.push_back(static_cast<int32_t>(ids.size() % 7 + 20));

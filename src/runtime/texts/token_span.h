@@ -1,4 +1,4 @@
-// A stretch of a text's tokens.
+// This file defines TokenSpan, a range of a text's tokens.
 #pragma once
 #include <cstdint>
 

@@ -1,8 +1,8 @@
-// Words that stand for a text where --text and --calibration take one. They are words wherever they stand alone: a file or
-// folder of such a name is written ./own or ./tools.
+// This file defines the words that stand for a text in --text and --calibration. They are words wherever they stand
+// alone; a file or folder of such a name is written ./own or ./tools.
 //
 //   tools    conversations with calls of tools, which come with fidelio; two sets without a template in common
-//   own:N    N answers of the model itself, sampled as its authors recommend; own: kOwnDocuments of them
+//   own:N    N answers of the model itself, sampled as its authors recommend; own means kOwnDocuments of them
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -15,17 +15,21 @@
 namespace fidelio {
 
 inline constexpr int64_t kOwnDocuments = 48, kLeastOwnDocuments = 12, kMostOwnDocuments = 1000;
-// A checkpoint that was certified on its own answers has them beside its weights, so that they are there to be measured again.
+// A checkpoint that was certified on its own answers keeps them in this file beside its weights, so that they can be
+// measured again.
 inline constexpr std::string_view kOwnTextFile = "own-text.jsonl";
 
 enum class TextUse : uint8_t { calibration, heldout };
 
+// Tells whether an argument is one of these words. Throws Error as own_documents() does.
 bool is_text_word(const std::string& argument);
-// Returns how many answers "own" and "own:N" ask for; nothing for all else. Throws Error for a number that is none, or out of range.
+// Returns how many answers "own" or "own:N" asks for, and nothing for any other argument. Throws Error if N is no
+// number or out of range.
 std::optional<int64_t> own_documents(const std::string& argument);
-// Every word as the path of what it stands for, all else as it is. `own_text`: where the model's own answers are.
+// Replaces every word by the path of what it stands for. `own_text` is the path of the model's own answers.
 std::vector<std::string> without_words(std::vector<std::string> sources, TextUse use, const std::string& own_text);
-// Throws Error for tools where a model has no template, or one that takes no tools. `model`: its name.
+// Throws Error if `tools` is among the sources and the model has no chat template, or one that takes no tools.
+// `model` is its name, for the message.
 void check_takes_words(const std::vector<std::string>& sources, const ChatTemplate* chat, const std::string& model);
 
 }  // namespace fidelio

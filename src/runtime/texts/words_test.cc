@@ -1,3 +1,4 @@
+// These tests check the words that stand for texts, and that the two sets of `tools` have nothing in common.
 #include "runtime/texts/words.h"
 
 #include <gmock/gmock.h>
@@ -41,7 +42,7 @@ TEST(TextWords, ToolsNeedATemplateThatTakesThem) {
   EXPECT_THROW(check_takes_words({"tools"}, nullptr, "m"), Error);
 }
 
-// No conversation or template that a model is calibrated on may stand in the text that it is certified on.
+// No conversation or template that a model is calibrated on may be in the text that it is certified on.
 TEST(TextWords, ToolsOfBothSetsShareNoConversation) {
   const Tokenizer tokenizer = Tokenizer::load(FIDELIO_SOURCE_DIR "/models/quill-26m");
   const ChatTemplate chat(

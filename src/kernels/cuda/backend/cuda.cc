@@ -17,7 +17,7 @@ bool turns_whole_head(const AttentionShape& shape, const Rotation& rotation) {
   return static_cast<int>(rotation.inverse_frequencies.size()) * 2 == shape.head_dim;
 }
 
-// As KvCache's `frequencies`.
+// Returns the frequencies that a KvCache keeps.
 std::vector<float> frequencies_of(const AttentionShape& shape) {
   std::vector<float> all;
   for (const Rotation& rotation : shape.rotations) {
@@ -29,7 +29,8 @@ std::vector<float> frequencies_of(const AttentionShape& shape) {
   return all;
 }
 
-// Cuts of a context, rounded up to one of few numbers, so that steps of a growing context look alike.
+// Returns how many cuts a context has, rounded up to one of few numbers, so that steps of a growing context have the
+// same shape.
 int cuts_for(int64_t context) {
   const int64_t cuts = (context + cuda::kCut - 1) / cuda::kCut;
   int64_t rounded = 1;
@@ -142,7 +143,7 @@ void Cuda::begin(const Batch& batch, Reading reading, const AttentionShape& shap
   const auto sequences = static_cast<int64_t>(batch.segments.size());
   s.fresh = {};
   s.joining = s.chaining = false;
-  s.waiting.reset();  // of a step that was given up
+  s.waiting.reset();  // the step before may have been given up
   s.chain.clear();
   s.routing.alone = false;
   s.turned.assign(shape.rotations.size(), 0);
@@ -180,7 +181,8 @@ void Cuda::begin(const Batch& batch, Reading reading, const AttentionShape& shap
   s.logit_rows = s.sequence + s.rows;
   s.page_of = s.ids + table;
   if (s.units.count > 0) s.units.table = s.logit_rows + s.logit_count;
-  // Scratch for attention, of rows that have several thread blocks, which are few: 32 MB, a unit's at least.
+  // This is scratch for rows that are attended to by several thread blocks, which are few. It has 32 MB, or more if a
+  // unit needs it.
   const int64_t row_bytes = cuda::attention_parts(shape.heads, shape.head_dim) * 4;
   s.grow(s.attention, std::max(row_bytes * s.units.rows, std::min(row_bytes * s.rows, int64_t{32} << 20)));
   s.grow(s.arrived, s.rows * shape.heads * 4);
@@ -202,7 +204,8 @@ void Cuda::repeat(uint64_t what, const std::function<void()>& work) {
   const std::array<int, 3> units{s.units.count, s.units.rows, s.units.of_sequence};
   const State::Shape shape{what, s.rows, s.logit_count, s.cuts, units, s.mode, s.high_bits, chains};
   const auto found = s.graphs.find(shape);
-  if (found == s.graphs.end()) {  // once without: whatever is done only once happens outside a graph
+  // The first time nothing is recorded, so what is done only once happens outside a graph.
+  if (found == s.graphs.end()) {
     joined();
     if (s.graphs.size() >= kMostGraphs) s.graphs.clear();
     s.graphs.emplace(shape, cuda::Graph());
@@ -213,8 +216,8 @@ void Cuda::repeat(uint64_t what, const std::function<void()>& work) {
 
 void Cuda::upcoming(std::span<const Linear* const> weights) {
   State& s = *state_;
-  // Measured in a decode step on an H200: more delays what the product before and what is between still need; products
-  // of integers ask for much of their own while they wait.
+  // The amounts were measured in a decode step on an H200. A larger amount delays the product before and reads that
+  // are still needed in between. Products of integers already ask for many of their own bytes while they wait.
   const bool integers = s.joining && weights.size() > 0 && s.is_integers(**weights.begin());
   s.next_count = 0;
   if (weights.size() > 0) s.expected = s.rounding_for((*weights.begin())->spec, {});
@@ -356,7 +359,7 @@ Cuda::Acts Cuda::gated(const Matrix& gate, const Matrix& up, Gate how, int64_t r
     s.make(source);
     return y;
   }
-  s.unwritten = source;  // multiply_alone() prepares them so
+  s.unwritten = source;  // multiply_alone() prepares them in its own form
   y.slots_per_input = 1;
   return y;
 }
@@ -371,7 +374,8 @@ Cuda::Acts Cuda::turn(Acts acts, const Hadamard& how, const Matrix& signs) {
   cuda::turn_rows(s.stream,
                   {how.columns, how.stride, how.doubled * how.stride, how.core, static_cast<float>(how.scale())},
                   signs.data(), acts.rows, s.acts.as<float>());
-  return s.fresh_acts(acts.rows, acts.columns, acts.kind);  // what was prepared of them is not of these
+  // Preparations of the old values do not hold for the new ones.
+  return s.fresh_acts(acts.rows, acts.columns, acts.kind);
 }
 
 Cuda::Order Cuda::make_order(std::span<const int32_t> columns, int64_t kept) {

@@ -1,30 +1,37 @@
-// Cuda: the Backend on an NVIDIA GPU (compute capability 8.0 and newer). See kernels/backend.h for what each operation
-// means; this page says how it is held. No CUDA header is needed to include it.
+// This file defines Cuda, the backend on an NVIDIA GPU of compute capability 8.0 or newer. kernels/backend.h says
+// what each operation does; this file says how a GPU does it and what its types hold. Including it needs no CUDA
+// header. cuda_state.h says how operations are fused.
 //
-// Linears see activations of 16 bits (a16): integers under a power of two for 128 of a row where weights are codes,
-// else FP16, under a power of two where 128 of a row leave FP16's comfortable range; or FP32 (f32). In the coarse modes
-// codes see the integers that the CPU's kernels see, multiplied as the numbers they stand for, and by prompt rows as
-// integers where groups are 128 columns (lowbit_many_integers.cuh). All sums are FP32.
-//   low-bit weights   output rows: lowbit.h, kMaxRows rows at a time, so one row decoded alone, beside others and in a
-//                     verification agree bit for bit; prompt rows: lowbit_many.h on Hopper, else dequantised to FP16
-//                     once a call, then cuBLASLt
-//   dense weights     held in FP16: BF16 times a power of two a matrix (exact for values within 2^-32 of its largest);
-//                     output rows lowbit.h, prompt rows cuBLASLt
-//   FP32 weights, formats without a kernel here (logged), and all weights in f32: exact.h
-// Integers of 5 to 8 bits can be read as their four high ones (Reading::high_bits), which lie first in a block: output rows
-// at the bytes of 4 bits by a kernel of lowbit.h, prompt rows dequantised. What has 4 bits or fewer is read whole.
-// Prompt rows attend by tiles of rows (attend_rows of ops.h) where the cache is FP16 and the mode not f32. Which kernels
-// these are is decided by the kind of a step's rows and by the weight, never by how many rows there are, and either
-// family gives a row the same bits in any batch: a prompt may be cut anywhere. A step has rows of one kind (kOneKindAStep);
-// the rows whose logits are wanted are output rows from the last norm on.
+// Linears read activations of 16 bits (a16) or FP32 (f32). With a16, codes are multiplied by integers with a power of
+// two for each 128 columns of a row. Other weights are multiplied by FP16, with a power of two for a row where its
+// values leave FP16's comfortable range. In the coarse modes codes see the same integers as in the CPU's kernels.
+// They are multiplied as the numbers that they stand for; prompt rows with groups of 128 columns are multiplied as
+// integers (lowbit_many_integers.cuh). All sums are FP32.
 //
-// A step of at most kRecordedRows output rows is captured as a CUDA graph the second time that repeat() sees its shape
-// (rows, logit rows, context rounded up, how rows attend together, reading) and replayed from then on; nothing waits for
-// the host inside. Where sequences have few rows rope_append only takes note, and attend does both in one launch: one
-// row, or with an FP16 cache on Hopper up to 16, which there attend together (AttentionUnits of ops.h).
-// Where it is one row alone, on Hopper, products of codes wait for the next operation too: a norm or swiglu of their
-// outputs, and the rounding that follows it, is made by the same launch (LowbitJoin of lowbit.h). Acts of norm and
-// swiglu of such a row, and of prompt rows, are then for products only, not for read().
+//   weights           output rows                            prompt rows
+//   low-bit codes     lowbit.h, kMaxRows rows at a time      lowbit_many.h on Hopper, else dequantised to FP16 once
+//                                                            for each call, then cuBLASLt
+//   vector codes      vectors.h                              dequantised to FP16, then cuBLASLt
+//   dense             lowbit.h                               cuBLASLt
+//   FP32              exact.h                                exact.h
+//
+// In mode f32 exact.h multiplies all weights, except vector codes of output rows. Prompt rows with weights that
+// cuBLASLt cannot take, or that have more than kLargestDequantised outputs, are multiplied as output rows are.
+//
+// Dense weights are held in FP16. BF16 values are multiplied by a power of two for each matrix, which is exact for
+// values within 2^-32 of its largest. Formats without a kernel here are decoded to FP32, which is logged. Integers of
+// 5 to 8 bits can be read as their four high bits (Reading::high_bits), which lie first in a block. Output rows then
+// read the bytes of 4 bits by a kernel of lowbit.h; for prompt rows they are dequantised. Weights of 4 bits or fewer
+// are read whole.
+//
+// The kind of a step's rows and the weight decide which kernels are used, and the number of rows never does. Each
+// family of kernels gives a row the same bits in any batch. A row decoded alone, beside others and in a verification
+// therefore agrees bit for bit, and a prompt may be cut anywhere. A step has rows of one kind (kOneKindAStep); the
+// rows whose logits are wanted are output rows from the last norm on.
+//
+// A step of at most kRecordedRows output rows is captured as a CUDA graph the second time that repeat() sees its
+// shape, and replayed from then on. Nothing waits for the host inside. Prompt rows attend in tiles of rows
+// (attend_rows of ops.h) where the cache is FP16 and the mode is not f32.
 #pragma once
 #include <functional>
 #include <memory>
@@ -36,7 +43,7 @@
 namespace fidelio {
 namespace cuda {
 
-constexpr int64_t kRecordedRows = 96;  // of more rows kernels take longer than their launches
+constexpr int64_t kRecordedRows = 96;  // with more rows, kernels take longer than their launches
 
 }  // namespace cuda
 
@@ -56,40 +63,43 @@ class Cuda {
     cuda::DeviceBuffer buffer;
     float* data() const { return buffer.as<float>(); }
   };
-  struct Acts {  // rows x columns of FP32 in this backend's scratch, prepared lazily per form
+  struct Acts {  // rows x columns of FP32 in this backend's scratch, prepared for a kernel when one reads them
     const float* values = nullptr;
     int64_t rows = 0, columns = 0;
     uint64_t version = 0;
-    RowKind kind = RowKind::output;  // which products they go to
-    bool whole = false;              // for the head, which no reading cuts
-    int64_t fine = 0;                // last columns that have 8 bits where a coarse mode gives the others fewer
-    int slots_per_input = 0;  // of routed rows that need no host: k slots share a row of `values`, or each has one
+    RowKind kind = RowKind::output;  // the kind of the rows, which decides by which kernels they are multiplied
+    bool whole = false;              // they are for the head, which is read whole in every reading
+    int64_t fine = 0;  // this many of the last columns have 8 bits where a coarse mode gives the others fewer
+    // If this is not 0, the rows are slots that need no host (Routing::alone), and so many slots share a row of
+    // `values`: k for the stream's rows, 1 if each slot has its own.
+    int slots_per_input = 0;
   };
-  struct Order {  // Backend::gather()
+  struct Order {  // made by make_order(), read by gather()
     cuda::DeviceBuffer columns;
     int64_t count = 0, kept = 0;
     bool empty() const { return count == 0; }
   };
-  struct TokenSet {             // Backend::spread()
-    cuda::DeviceBuffer places;  // int32 (v): a token's place in the set, or -1
+  struct TokenSet {             // made by make_token_set(), read by spread()
+    cuda::DeviceBuffer places;  // (v) int32: a token's place in the set, or -1
   };
-  struct KvCache {  // per layer what ops.h says under Attention
+  struct KvCache {  // for each layer, the memory that ops.h describes under Attention
     KvFormat format = KvFormat::f16;
     int64_t pages = 0;
     AttentionShape shape;
     cuda::DeviceBuffer storage;
-    // Of each rotation (e / 2) for the turn that goes with appending, zeros where it turns a part of the head or
-    // nothing, and (e / 2) for the turn of that part, which is done before (ops.h, prepare_heads).
+    // For each rotation this has e / 2 frequencies for the rotation that goes with appending, which are zeros if it
+    // rotates only a part of the head or nothing. Then it has e / 2 for the rotation of that part, which is done
+    // before (ops.h, prepare_heads).
     cuda::DeviceBuffer frequencies;
     int64_t bytes() const { return static_cast<int64_t>(storage.size()); }
   };
 
-  static constexpr size_t kMostLater = 8192;   // choices between two collect()s
+  static constexpr size_t kMostLater = 8192;   // the most choices between two calls of collect()
   static constexpr bool kOneKindAStep = true;  // begin() takes batches of one kind of rows
   using HostFloats = std::vector<float, cuda::PinnedAllocator<float>>;
 
   Matrix allocate(int64_t rows, int64_t columns);
-  Linear pack(const LinearWeight& weight, int high_bits = 0);  // it has its one view whatever readings ask for
+  Linear pack(const LinearWeight& weight, int high_bits = 0);  // the four high bits can be read whatever high_bits is
   KvCache allocate_cache(const AttentionShape& shape, int64_t pages, KvFormat format);
   void reserve(int64_t rows, int64_t columns, int64_t context);
 
@@ -113,7 +123,8 @@ class Cuda {
   Acts attend(const Matrix& q, const KvCache& cache, int layer);
   Acts gated(const Matrix& gate, const Matrix& up, Gate how, int64_t rows);
   Experts experts(std::span<const Linear* const> weights);
-  using Followers = std::span<const Experts* const>;  // experts that a choice's products are of
+  // Followers are the experts whose products read the rows that a choice deals out.
+  using Followers = std::span<const Experts* const>;
   void route(const Matrix& x, const Linear& router, const RoutingRule& rule, Followers next, Matrix& logits);
   bool routes_alone(const RoutingRule& rule, Followers next) const;
   void follow(const Routes& routes);
@@ -129,8 +140,10 @@ class Cuda {
   TokenSet make_token_set(std::span<const int32_t> tokens, int64_t v);
   void spread(const Matrix& few, const TokenSet& tokens, int64_t rows, Matrix& logits);
   void choose(const Matrix& logits, std::span<const ChoiceRule> rules, std::span<Choice> choices);
-  // Choices that stay on the device: of these rules at places [first, ...), to be fed to later steps, and to be collected
-  // by one wait for all. After begin(): the token of row i is the choice at from[i], where that is >= 0.
+  // These are for choices that stay on the device, so that the next step need not wait for the host. choose_later()
+  // chooses by these rules and keeps the choices at places [first, ...). feed(), called after begin(), gives row i
+  // the token of the choice at from[i], where that is >= 0. collect() waits once and copies the choices from `first`
+  // on.
   void choose_later(const Matrix& logits, std::span<const ChoiceRule> rules, int64_t first);
   void feed(std::span<const int32_t> from);
   void collect(int64_t first, std::span<Choice> choices);

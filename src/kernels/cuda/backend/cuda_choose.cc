@@ -1,4 +1,4 @@
-// Choosing tokens from logits on the device: rules go there, choices come back, logits stay.
+// This file chooses tokens from logits on the device. Rules are sent there and choices come back; the logits stay.
 #include <algorithm>
 
 #include "kernels/cuda/backend/cuda_state.h"
@@ -14,7 +14,7 @@ cuda::DeviceRule device_rule(const ChoiceRule& r, int32_t first_change) {
           r.greedy,     r.wants_probability};
 }
 
-// What goes to the device in one copy: rules, then changes.
+// Returns what goes to the device in one copy: the rules, then their changes.
 std::vector<std::byte> gathered(std::span<const ChoiceRule> rules) {
   size_t changes = 0;
   for (const ChoiceRule& rule : rules) changes += rule.changes.size();
@@ -58,7 +58,7 @@ void Cuda::State::send_and_choose(const Matrix& logits, std::span<const ChoiceRu
                           static_cast<int64_t>(sizeof(cuda::DeviceChange));
   cuda::reserve(stream, choice.saved, std::max<int64_t>(changes, 1) * 4);
   const auto* device_rules =
-      static_cast<const cuda::DeviceRule*>(sending.hold(stream, sent.data(), sent.size()));  // each is read once
+      static_cast<const cuda::DeviceRule*>(sending.hold(stream, sent.data(), sent.size()));  // each rule is read once
   if (changes > 0) {
     cuda::reserve(stream, choice.rules, static_cast<int64_t>(sent.size()));
     cuda::to_device(stream, choice.rules.data(), device_rules, sent.size());

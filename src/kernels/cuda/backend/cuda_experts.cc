@@ -1,8 +1,11 @@
-// Mixtures of experts. The device chooses and deals slots out, and the host knows nothing of it. Output rows: every slot is
-// multiplied alone by whatever expert was chosen for it, or in a tile with others of that expert (lowbit_routed.h), and
-// steps are recorded. Prompts: in larger tiles, all in one launch (lowbit_many.h). Where the host asks who was chosen, for
-// more than 1,024 slots of output rows and for what those kernels do not take the choice comes to the host, which groups
-// slots by expert: a prompt's groups are one launch as before, others are products like any.
+// This file has mixtures of experts. If it can, the device chooses experts and deals slots out, and the host does not
+// know the choice (Routing::alone). Output rows are then multiplied slot by slot, each by its own expert, or in tiles
+// with other slots of that expert (lowbit_routed.h), and steps are recorded. Slots of prompts are multiplied in
+// larger tiles, all in one launch (lowbit_many.h).
+//
+// In other cases the choice comes to the host, which groups slots by expert: if the host asks for it, if there are
+// more than 1,024 slots of output rows, and for weights that those kernels do not take. A prompt's groups are then
+// one launch as before, and other groups are products like any others.
 #include <algorithm>
 #include <array>
 
@@ -66,7 +69,7 @@ void Cuda::route(const Matrix& x, const Linear& router, const RoutingRule& rule,
   r.per_row = rule.per_row;
   r.alone = routes_alone(rule, next);
   if (r.alone && (s.kind == RowKind::prompt || slots > rule.experts)) return s.deal_out(experts, shares, slots, rule);
-  if (r.alone) {  // most experts have a row at most
+  if (r.alone) {  // most experts have one row at most
     r.at = {};
     r.at.shares = shares;
     return;
@@ -112,7 +115,7 @@ const Routes& Cuda::routes() const { return state_->routing.host; }
 
 namespace {
 
-// Tiles of what is in the routes' groups, and where its rows are.
+// Cuts the routes' groups into tiles, and computes the place of each slot in them.
 void lay_out(cuda::Routing& r) {
   constexpr int kTile = cuda::kRoutedRows;
   r.places.resize(r.host.rows.size());
@@ -167,7 +170,8 @@ void Cuda::linear_routed(Acts input, std::span<const RoutedProduct<Experts, Matr
   if (input.slots_per_input > 0)
     return input.kind == RowKind::prompt ? s.multiply_tiles(input, products) : s.multiply_alone(input, products);
   const auto seen = [&](const auto& product) { return s.rounding_for(product.weights->weights[0]->spec, input); };
-  const bool many = std::ranges::all_of(products, [&](const auto& product) {  // of the same rows, prepared once
+  // All read the same rows, which are prepared once.
+  const bool many = std::ranges::all_of(products, [&](const auto& product) {
     return s.take_many(*product.weights) && seen(product) == seen(products[0]);
   });
   if (many && input.kind == RowKind::prompt && s.mode != Activations::f32) return s.multiply_tiles(input, products);
@@ -214,7 +218,7 @@ void Cuda::State::multiply_alone(const Acts& input, Routed products) {
     cuda::gate_tiled(stream, gate.x, gate.with, r.at.places, slots, columns, blocks);
   } else {
     write_values();
-    const bool of_rows = input.values != acts.as<float>();  // the stream's own rows
+    const bool of_rows = input.values != acts.as<float>();  // the slots read rows of the stream
     cuda::prepare_tiled(stream, input.values, of_rows ? r.at.rows : nullptr, r.at.places, tiled ? slots : inputs,
                         columns, blocks);
   }
@@ -243,7 +247,7 @@ void Cuda::State::multiply_tiles(const Acts& input, Routed products) {
     cuda::swiglu_many(stream, gate.x, gate.with, input.rows, input.columns, rows);
   } else {
     write_values();
-    if (input.values != acts.as<float>()) rows.of = r.at.rows;  // the stream's own
+    if (input.values != acts.as<float>()) rows.of = r.at.rows;  // the slots read rows of the stream
     cuda::prepare_many(stream, input.values, input.rows, input.columns, rows);
   }
   launch_by_shape(products, [&](const cuda::RoutedOutputs& outputs) {

@@ -1,5 +1,20 @@
-// A decode step of few rows: its products wait for what comes next, and make that one's rows as well where they can
-// (LowbitJoin), so that no kernel stands between the two.
+// This file lets products of a decode step of few rows wait until the next operation is known (way 3 of
+// cuda_state.h). A product of codes is launched together with the norm or gate that reads its outputs, so that no
+// kernel stands between two products (LowbitJoin of lowbit.h). Products of vector codes are collected for one launch
+// (vector_chain of vectors.h).
+//
+// With weights of codes, a layer of a decode step of one row is five launches:
+//
+//   call                    what it keeps              what it launches
+//   norm(x)                 unwritten = norm of x
+//   linear(q k v)           waiting = q k v            down of the layer before, which also makes the norm's blocks
+//   rope_append(q, k, v)    fresh = these heads        q k v
+//   attend(q)                                          attention, which also rotates and appends, and makes blocks
+//   linear_add(o, x)        waiting = o
+//   norm(x)                 unwritten = norm of x
+//   linear(gate up)         waiting = gate up          o, which also makes the norm's blocks
+//   gated(gate, up)         unwritten = their gate
+//   linear_add(down, x)     waiting = down             gate and up, which store only the gate's blocks
 #include <algorithm>
 
 #include "kernels/cuda/backend/cuda_state.h"
@@ -18,7 +33,8 @@ void Cuda::State::flush() {
   cuda::lowbit_linear(stream, w.product, {w.upcoming, w.upcoming_count});
 }
 
-// Launches what waits so that it makes the blocks of `unwritten`, if that is made of its outputs.
+// Launches the waiting product as one that also makes the blocks of `unwritten`, if `unwritten` is made of its
+// outputs and the kernel can do so. Returns false, and launches nothing, otherwise.
 bool Cuda::State::join_waiting(const cuda::Rounding& rounding) {
   if (!waiting || !unwritten.x || !unwritten.joins()) return false;
   cuda::LowbitProduct& product = waiting->product;
@@ -27,7 +43,7 @@ bool Cuda::State::join_waiting(const cuda::Rounding& rounding) {
   if (!cuda::joins(outputs, kind, product.x.rows) || outputs[0].y != unwritten.x || product.x.rows != unwritten.rows ||
       outputs[0].weight->shape.out != unwritten.columns || (!unwritten.norm && outputs[1].y != unwritten.with))
     return false;
-  joined_in = 1 - joined_in;  // the other one may be what it reads
+  joined_in = 1 - joined_in;  // the product may be reading the other one
   grow(joined[joined_in], cuda::input_bytes(cuda::kMostJoined, column_blocks(max_columns)));
   grow(squares, cuda::kMostJoined * column_blocks(max_columns) * 4);
   product.join = {kind, joined[joined_in].as<uint8_t>(), unwritten.norm ? unwritten.with : nullptr, squares.as<float>(),
@@ -36,7 +52,7 @@ bool Cuda::State::join_waiting(const cuda::Rounding& rounding) {
   joined_version = version;
   joined_rounding = rounding;
   flush();
-  if (!unwritten.norm) unwritten = {};  // gate and up are nowhere
+  if (!unwritten.norm) unwritten = {};  // the outputs of gate and up were not stored, so only the blocks exist
   return true;
 }
 
@@ -65,7 +81,8 @@ bool Cuda::State::defer(const Acts& input, Outputs weights, bool add) {
   }
   for (const auto& [w, y] : weights) product.outputs[product.count++] = {&seen_as(input, *w).lowbit, y->data()};
   product.add = add;
-  product.join.rounding = rounding;  // the kernels of a mode are one set, whose code a step fetches once
+  // The kernels of a mode are one set even where they round nothing, so a step fetches the code of one.
+  product.join.rounding = rounding;
   next_one.upcoming_count = std::exchange(next_count, 0);
   std::copy_n(next, next_one.upcoming_count, next_one.upcoming);
   waiting = next_one;

@@ -1,4 +1,4 @@
-// Activations as products want them, and the choice of product.
+// This file prepares activations in the forms that products read, and chooses the kernel of a product.
 #include <algorithm>
 #include <array>
 
@@ -18,7 +18,8 @@ void Cuda::State::prepare_blocks(const Acts& input, const cuda::Rounding& roundi
   assert(is_alive(input) && "an Acts dies at the next call that returns one");
   write_values(rounding);
   if (blocks_version == input.version && blocks_rounding == rounding) return;
-  // Of a norm always integers without the row's factor, which its values have.
+  // A norm's blocks are always made from its input, without the row's factor. Blocks made from its values would
+  // include the factor and have other bits.
   if (source_version == input.version && source.norm && source.kind == RowKind::output) return write(source, rounding);
   cuda::prepare_input(stream, input.values, input.rows, input.columns, {blocks.as<uint8_t>(), rounding});
   blocks_version = input.version;
@@ -80,7 +81,8 @@ Cuda::Acts Cuda::State::seen_by(const FormatSpec& weight, const Acts& input) {
   return {rounded.as<float>(), input.rows, input.columns, wanted, input.kind, input.whole, 0, 0};
 }
 
-// Straight from what they are made of, whoever else has them written: the bits are those of the form that is read.
+// Prepares rows directly from what they are made of, even if some other product had them written. The bits are then
+// those of the form that is read, whoever read before.
 void Cuda::State::prepare_many(const Acts& input, const cuda::Rounding& rounding, bool integers) {
   assert(is_alive(input) && "an Acts dies at the next call that returns one");
   if (many_version == input.version && many_rows.rounding == rounding && many_rows.integers == integers) return;
@@ -181,24 +183,25 @@ void Cuda::State::multiply_dense(const Acts& input, const cuda::Linear& w, float
   const cuda::WeightValues& seen = seen_as(input, w);
   const float weight_factor = &seen == &w.values ? w.factor : seen.factor;
   if (!weight) {
-    grow(dequantised, w.out * w.in * 2);  // a weight may have been packed by another backend of the same device
+    grow(dequantised, w.out * w.in * 2);  // the weight may have been packed by another backend on the same device
     if (w.values.vectors.codes)
       cuda::dequantise_vectors(stream, w.values.vectors, weight_factor, dequantised.as<uint16_t>());
     else
       cuda::dequantise(stream, seen.lowbit, weight_factor, dequantised.as<uint16_t>());
     weight = dequantised.as<uint16_t>();
   }
-  // Where rows have a factor, y counts in units of it while the product is added.
+  // Rows may have a factor. While the product is added, y is in units of it.
   const float *factor = half_factor.as<float>(), *bias = w.bias.as<float>();
   if (add) cuda::divide_rows(stream, factor, input.rows, w.out, y);
   gemm.run(stream, weight, halves.as<uint16_t>(), weight_factor, input.rows, w.out, w.in, y, add);
   cuda::finish_rows(stream, factor, bias, input.rows, w.out, y);
 }
 
-// Output rows of a sequence, cut into as few units as they fit in, as even as can be. What launches of units look like is
-// part of a step's shape, and a step is recorded for each: so that it does not matter whose rows they are, more than four
-// units are counted in fours, the last ones without rows, sequences too, and a unit is as tall as its tiles of eight
-// queries. Few are counted as they are: those without rows would take thread blocks from the others.
+// Cuts the output rows of each sequence into as few units as they fit in, as even as possible. The shape of a launch
+// of units is part of a step's shape, and each shape is recorded by itself. It should not depend on whose rows they
+// are. More than four units are therefore counted in fours, where the last ones have no rows; the rows of a sequence
+// are counted in fours too, and a unit is as tall as its tiles of eight queries. Few units are counted as they are,
+// because units without rows would take thread blocks from the others.
 void Cuda::State::cut_units(const Batch& batch, const AttentionShape& shape, std::vector<int32_t>& table) {
   units = {};
   if (kind != RowKind::output) return;

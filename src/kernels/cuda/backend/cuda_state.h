@@ -1,4 +1,45 @@
-// What a Cuda holds between calls: the step under way, its scratch, recorded graphs. For cuda*.cc alone.
+// This file defines what a Cuda holds between calls: the step under way, its scratch, and recorded graphs. Only
+// cuda*.cc includes it. It also says how operations are fused.
+//
+// The operations are in cuda.cc, and those of experts and of choosing tokens in cuda_experts.cc and cuda_choose.cc.
+// cuda_state.cc prepares activations and chooses kernels for products, and cuda_join.cc lets products wait and shows
+// the launches of a layer. pack.cc brings weights into the layout of the kernels, which are in linear/, rows/ and
+// attention/.
+//
+// The operations of a backend are called one by one, and none of them knows the next. A GPU is faster if the kernel of
+// one operation also does a part of its neighbour. There are four ways to do that, and each has members in this class.
+//
+//   1. An operation also prepares its output for the next product. Norms, gates and attention write their values and,
+//      if blocks_for() gives them room, also the blocks that lowbit.h reads (linear/layout/prepared.h). Attention
+//      rounds these as `expected` says, which upcoming() set for the next product. The product finds that
+//      blocks_version is the version of its input, and prepares nothing.
+//   2. A product makes its own input. make() keeps a norm or gate as a Source in `unwritten` and launches nothing, for
+//      rows whose products ask in some form of their own: prompt rows, coarse modes, and products that wait. The
+//      product reads the Source (prepare_many() for prompt rows, vector_product() for vector codes, multiply_alone()
+//      and multiply_tiles() for slots). Any other reader first calls write_values(), which launches the norm or gate.
+//   3. Products wait. Inside repeat(), for at most kMostJoined rows on Hopper, defer() keeps a product in `waiting`,
+//      or one of vector codes in `chain`, and launches nothing. If a norm or gate of its outputs follows, and then a
+//      product that reads blocks, join_waiting() launches the waiting product so that it also makes these blocks, in
+//      joined[joined_in]. Otherwise flush() launches it as it is.
+//   4. An operation takes over the one before. rope_append() keeps its heads in `fresh`, and attend() does both.
+//
+// A new fused kernel is added in these steps.
+//   a. Write the kernel in the folder of its kind (linear/, rows/ or attention/), whose .cu files cmake/cuda.cmake
+//      compiles. Its header declares a function that launches it and one that says which shapes and devices it takes,
+//      such as joins() or attention_appends(). The choice may depend on weights, shapes and the number of rows, but a
+//      row must get the bits that it has without the fusion.
+//   b. Choose one of the four ways. The first operation notes what it was asked for in a member of this class, and the
+//      second one launches the fused kernel (in cuda.cc, or for products in cuda_join.cc).
+//   c. Launch what was noted where another operation follows: in flush(), which every operation calls before it
+//      launches a kernel or reads values, or in write_values() for activations. If the fused kernel stores less than
+//      the separate ones, clear what says that the rest can be had, as join_waiting() clears `unwritten` after a gate.
+//   d. Clear the member in begin(), because the step before may have been given up.
+//   e. Get scratch by grow(), and do not wait for the device. The first step of a shape runs as it is, the second is
+//      recorded as a graph, and later ones replay it without any call of these operations. A graph contains addresses,
+//      so grow() forgets all graphs. If a launch depends on something that is not part of `Shape`, add it there.
+//   f. Compare the bits with those of the separate kernels. runtime/rows_cuda_test.cc compares a sequence alone with
+//      the same rows among many, which are not fused; runtime/decode_cuda_test.cc compares one row with two. Add the
+//      shapes that the kernel takes there, and measure a step with runtime/decode_cuda_bench.cc.
 #pragma once
 #include <array>
 #include <atomic>
@@ -20,7 +61,8 @@ namespace fidelio {
 using cuda::DeviceBuffer;
 
 namespace cuda {
-// Of Cuda::choose: what comes back, written there by the device; changes of logits, and choices that stay.
+// ChoiceScratch is the memory of Cuda::choose: the choices that the device writes into the host's memory, the rules
+// with their changes, the logits that changes replaced, and choices that stay on the device.
 struct ChoiceScratch {
   Pinned received;
   DeviceBuffer rules, saved, later;
@@ -35,7 +77,7 @@ struct Cuda::State {
     cuda::destroy_stream(stream);
     --open;
   }
-  static inline std::atomic<int> open = 0;
+  static inline std::atomic<int> open = 0;  // how many there are in this process
 
   cuda::DeviceInfo info;
   cuda::Stream stream;
@@ -43,94 +85,117 @@ struct Cuda::State {
   cuda::ExactProduct exact;
   int64_t max_rows = 0, max_columns = 0, context = 0;
 
-  // The step.
+  // --- the step under way
   Activations mode = Activations::a16;
-  int high_bits = 0;  // Reading's
+  int high_bits = 0;  // how many high bits of codes are read (Reading); 0 means all
   int64_t rows = 0;
   RowKind kind = RowKind::output;
-  cuda::AttentionUnits units;  // of output rows
-  int cuts = 0;                // of attention, at least those of the longest context
+  cuda::AttentionUnits units;  // output rows that attend together
+  int cuts = 0;                // pieces of kCut positions that the longest context is cut into, rounded up
   std::vector<int32_t> host_batch;
-  DeviceBuffer batch;  // ids, positions, sequence of each row, logit rows, then the page table
+  // `batch` has the ids, positions and sequence of each row, the logit rows, the units, and then the page table.
+  DeviceBuffer batch;
   const int32_t *ids = nullptr, *positions = nullptr, *sequence = nullptr, *logit_rows = nullptr, *page_of = nullptr;
   int pages_per_sequence = 0;
 
-  // Scratch.
+  // --- activations
+  // `acts` has the newest activations in FP32. fresh_acts() gives them the next `version`, and an Acts is valid while
+  // its version is the newest. Products read other forms of them, each with the version that it was made of: `rounded`
+  // (FP32 after the rounding of a coarse mode), `blocks` (for lowbit.h, with blocks_rounding), `halves` (FP16 for
+  // cuBLASLt, with a factor for each row) and `many` (for lowbit_many.h).
+  // Of the other buffers, `dequantised` has a weight in FP16, `attention` and `arrived` are the scratch of attention,
+  // and `turns` has cos and sin for each rotation and row.
   DeviceBuffer acts, rounded, blocks, halves, half_factor, many, many_factor, dequantised, attention, arrived, turns;
-  DeviceBuffer gathered_acts;  // what the newest acts were gathered to
-  bool gathers = false;        // there is an Order
-  cuda::ManyRows many_rows;    // what `many` holds, of many_version
+  DeviceBuffer gathered_acts;  // the newest activations after gather()
+  bool gathers = false;        // an Order was made
+  cuda::ManyRows many_rows;    // describes `many`
   uint64_t version = 0, rounded_version = 0, blocks_version = 0, halves_version = 0, many_version = 0;
-  cuda::Rounding blocks_rounding, joined_rounding, expected;  // expected: of the product that comes next
+  cuda::Rounding blocks_rounding, joined_rounding, expected;  // expected: what the next product asks for
 
-  // Mixtures of experts (cuda_experts.cc).
+  // --- mixtures of experts (cuda_experts.cc)
   cuda::Routing routing;
+  // Makes room for slots and tiles on the device.
   cuda::TiledSlots room_for(int64_t slots, int64_t tiles);
+  // Sends the host's routes to the device.
   void send_routes();
+  // Sorts chosen slots into tiles, on the device.
   void deal_out(const int32_t* experts, const float* shares, int64_t slots, const RoutingRule& rule);
   using Routed = std::span<const RoutedProduct<Experts, Matrix>>;
+  // Tells whether prompt rows can be multiplied by all of these experts in one launch, in the step's reading.
   bool take_many(const Experts& e) const { return e.many && !e.weights[0]->is_viewed(high_bits); }
-  template <typename Launch>  // (RoutedOutputs): products of one shape at a time
+  // Calls launch(RoutedOutputs) for the products of one shape at a time.
+  template <typename Launch>
   void launch_by_shape(Routed products, const Launch& launch) const;
+  // These multiply slots that need no host, or whose tiles are on the device: output rows, and prompt rows.
   void multiply_alone(const Acts& input, Routed products);
   void multiply_tiles(const Acts& input, Routed products);
 
-  // What norms and gates make activations of, rows of `columns`.
+  // --- norms and gates that are not launched yet (ways 2 and 3)
+  // A Source says what activations (rows, columns) are made of: x and the norm's weight `with`, or gate and up.
   struct Source {
-    const float *x = nullptr, *with = nullptr;  // the stream and the norm's weight; gate and up
+    const float *x = nullptr, *with = nullptr;
     bool norm = false;
     float eps = 0;
     int64_t rows = 0, columns = 0;
     RowKind kind = RowKind::output;
     Gate gate = Gate::silu;
-    const int32_t* taken = nullptr;  // rows of x, for a norm; null: all
-    // Products can make it themselves: norms and SwiGLU, of one row or of many.
+    const int32_t* taken = nullptr;  // the rows of x that a norm takes; null means all
+    // Tells whether a product can make these activations itself.
     bool joins() const { return x && !taken && (norm || gate == Gate::silu); }
   };
-  Source unwritten;  // of the newest activations, if `acts` does not hold them
-  Source source;     // of those of source_version, written or not
+  // `unwritten` says what the newest activations are made of, while `acts` does not have them; otherwise its x is null.
+  // Their Acts is a handle all the same.
+  Source unwritten;
+  Source source;  // of the activations of source_version, written or not
   uint64_t source_version = 0;
-  cuda::FreshHeads fresh;    // what rope_append was given, if attend is to do it
-  std::vector<char> turned;  // of each rotation: its `turns` are of this step
+  cuda::FreshHeads fresh;    // the heads of rope_append(), if attend() is to append them (way 4)
+  std::vector<char> turned;  // for each rotation, whether `turns` has its cos and sin of this step
+  // These are the bytes that upcoming() announced. The next product brings them into L2.
   cuda::Upcoming next[cuda::kMaxTogether] = {};
   size_t next_count = 0;
 
-  // Inside repeat(), a step of few rows on Hopper: norms and gates stay `unwritten` and the last product waits, until it
-  // is clear whether it can make the next one's blocks as well (cuda_join.cc).
+  // --- products that wait (way 3, cuda_join.cc)
+  // A Waiting is a product that was not launched yet, with the bytes that it is to bring into L2.
   struct Waiting {
     cuda::LowbitProduct product;
     cuda::Upcoming upcoming[cuda::kMaxTogether];
     size_t upcoming_count = 0;
   };
-  bool joining = false;
+  bool joining = false;  // the step's products wait: it is inside repeat(), has few rows, and runs on Hopper
   std::optional<Waiting> waiting;
-  DeviceBuffer joined[2], squares;  // blocks that products made, the newest in joined[joined_in]
+  // `joined` are blocks that products made, the newest in joined[joined_in], and `squares` are those of a norm's rows.
+  DeviceBuffer joined[2], squares;
   int joined_in = 0;
-  uint64_t joined_version = 0;
-  cuda::LowbitNorm joined_norm;
-  // Whether a product can wait; it does then.
+  uint64_t joined_version = 0;   // the activations that the blocks are of
+  cuda::LowbitNorm joined_norm;  // the factors of their rows, which the blocks do not include
+  // Lets a product wait and returns true, if it can.
   using Outputs = std::span<const std::pair<const cuda::Linear*, Matrix*>>;
   bool defer(const Acts& input, Outputs weights, bool add);
+  // Launches the waiting product so that it also makes the blocks of `unwritten`. Returns false if it cannot.
   bool join_waiting(const cuda::Rounding& rounding);
-  // Products of vector codes make their rows themselves, and wait until something else needs the stream, if this is the
-  // only one that can have such launches.
+  // Products of vector codes wait in `chain` for one launch, in which thread blocks wait for each other. Two such
+  // launches at once could block the device, so only the one Cuda of a process may have them.
   bool chaining = false;
   static bool may_chain() { return open == 1 && cuda::may_chain_vectors(); }
-  std::vector<cuda::VectorProduct> chain;  // or `waiting`, not both
+  std::vector<cuda::VectorProduct> chain;  // either this or `waiting` is empty
   DeviceBuffer chain_arrived;
   bool defer_vectors(const Acts& input, Outputs weights, bool add);
-  void flush();  // launches what waits: before all else that touches the stream
-  static bool goes_with(const cuda::LowbitShape& a, const cuda::LowbitShape& b) {  // in one launch
+  // Launches what waits. Every operation that launches a kernel, or reads what one wrote, must call it first.
+  void flush();
+  // Tells whether products of two shapes can go in one launch.
+  static bool goes_with(const cuda::LowbitShape& a, const cuda::LowbitShape& b) {
     return a.kind == b.kind && a.bits == b.bits && a.group == b.group && a.byte_scale == b.byte_scale && a.in == b.in &&
            a.below == b.below;
   }
 
-  // Steps seen, by what they are and by their shape. Addresses of everything but matrices and weights are in them too,
-  // so they go when scratch grows.
+  // --- recorded steps
+  // A Shape is all that a recorded step depends on: repeat()'s number, rows, logit rows, cuts, three numbers of the
+  // units, activations, high bits, and whether vector products may chain.
   using Shape = std::tuple<uint64_t, int64_t, int64_t, int, std::array<int, 3>, Activations, int, bool>;
   std::map<Shape, cuda::Graph> graphs;
   int64_t logit_count = 0;
 
+  // Returns a handle for new activations in `acts`, which makes all others invalid.
   Acts fresh_acts(int64_t n, int64_t columns) { return fresh_acts(n, columns, kind); }
   Acts fresh_acts(int64_t n, int64_t columns, RowKind of) {
     assert(n <= max_rows && columns <= max_columns);
@@ -140,30 +205,40 @@ struct Cuda::State {
   cuda::Sending sending;
   cuda::ChoiceScratch choice;
   void send_and_choose(const Matrix& logits, std::span<const ChoiceRule> rules, cuda::DeviceChoice* choices);
+  // Makes a buffer at least this large. If it must grow, its contents are lost and recorded steps are forgotten.
   void grow(DeviceBuffer& buffer, int64_t bytes);
 
-  // Activations for lowbit.h, one chunk of kMaxRows rows after the other.
+  // --- preparing activations (cuda_state.cc)
+  // Blocks for lowbit.h are chunks of kMaxRows rows, one after the other.
   static int64_t column_blocks(int64_t columns) { return (columns + cuda::kBlockColumns - 1) / cuda::kBlockColumns; }
   static int64_t chunk_bytes(int64_t columns) { return cuda::input_bytes(cuda::kMaxRows, column_blocks(columns)); }
   cuda::LowbitInput prepared(const Acts& input) { return {blocks.as<uint8_t>(), static_cast<int>(input.rows)}; }
+  // Tells whether a handle is still valid.
   bool is_alive(const Acts& input) const { return input.version == version || input.version == rounded_version; }
+  // prepare_blocks(), prepare_halves() and prepare_many() each make one form of an input, unless it was made before.
   void prepare_blocks(const Acts& input, const cuda::Rounding& rounding);
-  // Where an operation that makes activations should also prepare them: nowhere if nobody is going to read them so.
+  // Returns room where an operation that makes the newest activations should also prepare them as blocks, and none if
+  // no product will read them so (way 1).
   cuda::PreparedRows blocks_for(RowKind of, const cuda::Rounding& rounding);
+  // Launches a norm or gate. write_values() does so for `unwritten`, if there is one.
   void write(const Source& of, const cuda::Rounding& rounding);
   void write_values(const cuda::Rounding& rounding = {}) {
     if (unwritten.x) write(std::exchange(unwritten, {}), rounding);
   }
-  // Activations now, or, of rows that products wait for, of prompt rows and in coarse modes, when a product asks: in
-  // the form that it reads.
+  // Makes activations of a source. They are launched now, or kept `unwritten` where products wait, for prompt rows,
+  // and in coarse modes. A product then makes them in the form that it reads.
   void make(const Source& of);
   void prepare_halves(const Acts& input);
-  // In a coarse mode codes see integers (FP16 changes them by 2^-12 at most), made as rows are prepared, or before.
+  // These are for coarse modes, in which codes see integers (FP16 changes them by at most 2^-12). rounding_for()
+  // returns how they are rounded as they are prepared, and seen_by() returns activations that were rounded before.
   cuda::Rounding rounding_for(const FormatSpec& weight, const Acts& input) const;
   Acts seen_by(const FormatSpec& weight, const Acts& input);
 
   void prepare_many(const Acts& input, const cuda::Rounding& rounding, bool integers);
 
+  // --- products
+  // A Way is a family of kernels: lowbit.h, lowbit_many.h, cuBLASLt with FP16, exact.h, or vectors.h. way_of() chooses
+  // it by the weight, the activations and the kind of the rows.
   enum class Way : uint8_t { codes, many, dense, single, vectors };
   static Way way_of(const cuda::Linear& w, Activations mode, RowKind kind) {
     if (w.values.vectors.codes && kind == RowKind::output) return Way::vectors;
@@ -177,35 +252,38 @@ struct Cuda::State {
   Way way_of(const cuda::Linear& w, const Acts& input) const {
     const Way way = way_of(w, mode, input.kind);
     if (way != Way::many || &seen_as(input, w) == &w.values) return way;
-    return cuda::Gemm::takes(w.in) && w.out <= kLargestDequantised ? Way::dense : Way::codes;  // of a view
+    return cuda::Gemm::takes(w.in) && w.out <= kLargestDequantised ? Way::dense : Way::codes;  // a view
   }
-  // What is read of a weight.
+  // Returns the values that are read of a weight: all, or its high bits.
   const cuda::WeightValues& seen_as(const Acts& input, const cuda::Linear& w) const {
     return !input.whole && w.is_viewed(high_bits) ? w.view : w.values;
   }
-  // Codes that rows are multiplied by as integers.
+  // Tells whether output rows are multiplied by a weight's codes as integers.
   bool is_integers(const cuda::Linear& w) const { return are_integers(w, mode); }
   static bool are_integers(const cuda::Linear& w, Activations at) {
     return way_of(w, at, RowKind::output) == Way::codes && w.values.lowbit.shape.kind != cuda::CodeKind::half;
   }
-  static constexpr int64_t kLargestDequantised = 65536;  // outputs: vocabularies stay packed
+  static constexpr int64_t kLargestDequantised = 65536;  // the most outputs, so vocabularies stay packed
 
-  // y = W input of several weights: in one launch where their shapes go together.
+  // Computes y = W input for several weights, in one launch if their shapes go together. multiply() takes one weight,
+  // and with `add` y += W input.
   using Product = std::pair<const cuda::Linear*, float*>;
   void multiply_together(const Acts& input, std::span<const Product> products);
   void multiply(const Acts& given, const cuda::Linear& w, float* y, bool add);
-  // Weights of one shape, as this input sees them.
+  // These take weights of one shape, as this input reads them.
   void multiply_many(const Acts& input, std::span<const cuda::LowbitOutput> outputs, const cuda::Rounding& rounding,
                      bool add);
   void multiply_blocks(const Acts& input, std::span<const cuda::LowbitOutput> outputs, const cuda::Rounding& rounding,
                        bool add);
-  // What the next product is to ask for.
+  // Returns the bytes that the next product is to bring into L2, and forgets them.
   std::span<const cuda::Upcoming> take_upcoming() { return {next, std::exchange(next_count, 0)}; }
   void multiply_dense(const Acts& input, const cuda::Linear& w, float* y, bool add);
-  // Its input is in memory, or it makes it.
+  // Returns a product of vector codes. It makes its input itself if that is `unwritten` and the kernel can (way 2).
   cuda::VectorProduct vector_product(const Acts& input, std::span<const Product> products, bool add);
   void multiply_vectors(const Acts& input, std::span<const Product> products, bool add);
 
+  // --- attention
+  // Cuts output rows into units that attend together, and appends them to the batch's table.
   void cut_units(const Batch& batch, const AttentionShape& shape, std::vector<int32_t>& table);
   cuda::AttentionArguments arguments(const KvCache& cache, int layer) const;
   static cuda::KvKind kind_of(KvFormat format) {
@@ -214,7 +292,7 @@ struct Cuda::State {
   }
   static bool has_scales(KvFormat format) { return format == KvFormat::i8 || format == KvFormat::i4x2; }
   static int64_t element_bytes(KvFormat format) { return format == KvFormat::f32 ? 4 : has_scales(format) ? 1 : 2; }
-  static int64_t scale_bytes(KvFormat format) { return has_scales(format) ? 8 : 0; }  // of a vector
+  static int64_t scale_bytes(KvFormat format) { return has_scales(format) ? 8 : 0; }  // for each vector
 };
 
 }  // namespace fidelio

@@ -23,7 +23,8 @@ DeviceBuffer uploaded(Stream stream, const Tensor& tensor) {
   return buffer;
 }
 
-// The power of two that brings the largest value into [2^14, 2^15): the rest of FP16's range is for the small ones.
+// Returns the power of two by which values are divided so that the largest lies in [2^14, 2^15). The rest of FP16's
+// range is for the small ones.
 float factor_of(Stream stream, const DeviceBuffer& amax) {
   float largest = 0;
   from_device(stream, &largest, amax.data(), sizeof largest);
@@ -39,7 +40,7 @@ bool has_kernel(const FormatSpec& spec) {
   return spec.kind == Kind::grid && spec.bits >= 2 && spec.bits <= 6 && group;
 }
 
-// The entries, and what their curve is made of (LowbitWeight::grid).
+// Returns a grid's entries followed by the terms of its curve, if it has one (LowbitWeight::grid).
 DeviceBuffer uploaded_grid(Stream stream, std::span<const int8_t> entries, const std::optional<GridCurve>& curve) {
   OwnedTensor all = OwnedTensor::allocate(DType::i8, {static_cast<int64_t>(entries.size() + (curve ? 8 : 0))});
   std::copy(entries.begin(), entries.end(), all.as<int8_t>().begin());
@@ -51,7 +52,7 @@ DeviceBuffer uploaded_grid(Stream stream, std::span<const int8_t> entries, const
   return uploaded(stream, all.view);
 }
 
-// A channel-wise weight is one with groups of 128 that share a scale.
+// Packs codes. A channel-wise weight is packed as one with groups of 128 that share a scale.
 void pack_codes(Stream stream, const LinearWeight& weight, Linear& to) {
   LowbitShape shape{weight.spec.kind == Kind::grid ? CodeKind::grid : CodeKind::integer,
                     weight.spec.bits,
@@ -96,11 +97,11 @@ void pack_codes(Stream stream, const LinearWeight& weight, Linear& to) {
                       weight.spec.kind == Kind::integer && weight.spec.symmetric};
   DeviceBuffer amax(sizeof(float));
   largest_value(stream, to.values, amax.as<float>());
-  to.factor = factor_of(stream, amax);  // waits, so the canonical tensors may go
+  to.factor = factor_of(stream, amax);  // this waits, so the canonical tensors may go
   if (shape.kind == CodeKind::integer && shape.bits > 4) {
     to.view = to.values;
     to.view.lowbit.shape.below = shape.bits - 4;
-    largest_value(stream, to.view, amax.as<float>());  // amax raised to the largest of both
+    largest_value(stream, to.view, amax.as<float>());  // amax is raised to the largest of both
     to.view.factor = factor_of(stream, amax);
   }
 }
@@ -136,7 +137,8 @@ void pack_dense(Stream stream, const Tensor& w, Linear& to) {
                       to.factor};
 }
 
-// A section of a buffer that is put together on the host: where it begins, on a line of 128 bytes.
+// Appends values to a buffer that is put together on the host. Returns where they begin, which is a multiple of 128
+// bytes.
 template <typename T>
 size_t append(std::vector<std::byte>& bytes, std::span<const T> values) {
   const size_t at = (bytes.size() + 127) / 128 * 128;
@@ -145,13 +147,15 @@ size_t append(std::vector<std::byte>& bytes, std::span<const T> values) {
   return at;
 }
 
-// Lanes that read shared memory at once: which of its two places each centroid is read from.
+// A Meeting is lanes that read shared memory at the same time. It chooses from which of its two places each centroid
+// is read.
 struct Meeting {
   static constexpr int kLanes = 16;
   int place[kLanes][2] = {}, chosen[kLanes] = {}, count[16] = {};
-  int lanes = 0, most = 1;  // that may meet on a pair of banks
+  int lanes = 0, most = 1;  // `most` lanes may meet on a pair of banks
 
-  // Finds a place for a lane, moving others where they have another; pairs in `seen` have been tried.
+  // Finds a place for a lane, and moves other lanes to their other place if that is needed. Pairs of banks in `seen`
+  // were tried already.
   bool settle(int lane, uint32_t& seen) {
     for (int choice = 0; choice < 2; ++choice) {
       const int bank = place[lane][choice] % 16;
@@ -176,7 +180,8 @@ struct Meeting {
   }
 };
 
-// Places of up to 16 centroids, two on a pair of banks or as few as may be: that never two meet is too rare to try.
+// Chooses the places of up to 16 centroids so that as few as possible meet on a pair of banks. It begins with two,
+// because an arrangement in which none meet is too rare to look for.
 void choose_places(std::span<int> centroids) {
   Meeting meeting;
   meeting.lanes = static_cast<int>(centroids.size());
@@ -190,7 +195,7 @@ void choose_places(std::span<int> centroids) {
     centroids[static_cast<size_t>(lane)] = meeting.place[lane][meeting.chosen[lane]];
 }
 
-// The records of a unit (vectors.h), of which there are rows from `first` on.
+// Writes the records of a unit (vectors.h), which has the rows from `first` on.
 void pack_unit(const VectorWeight& w, const SignedVectors& m, int64_t first, std::byte* records) {
   const int64_t rows = std::min<int64_t>(kVectorUnit, w.out - first), padded = int64_t{w.spans.by} * kVectorSpan;
   std::vector<VectorChoice> choices(static_cast<size_t>(kVectorUnit * padded));
@@ -223,7 +228,7 @@ void pack_unit(const VectorWeight& w, const SignedVectors& m, int64_t first, std
     }
 }
 
-// The records of all units, by all threads.
+// Returns the records of all units, made by all threads.
 std::vector<std::byte> vector_records(const VectorWeight& w, const SignedVectors& m) {
   const int64_t bytes = int64_t{w.spans.by} * w.record_bytes();
   std::vector<std::byte> records(static_cast<size_t>(w.units.by * bytes));

@@ -1,4 +1,4 @@
-// What the host sends to the device in the course of a step.
+// This file holds what the host sends to the device in the course of a step.
 #pragma once
 #include <algorithm>
 #include <array>
@@ -10,8 +10,8 @@
 namespace fidelio::cuda {
 
 using Pinned = std::vector<std::byte, PinnedAllocator<std::byte>>;
-// What is on its way to the device: a buffer is written again once the stream has been waited for. The device reads
-// them where they are as well, which for a few bytes takes less time than a copy that kernels wait for.
+// Sending keeps buffers in page-locked memory that the device copies, or reads in place: for a few bytes reading
+// takes less time than a copy that kernels wait for. A buffer is used again only after a wait for the stream.
 class Sending {
  public:
   void send(Stream stream, void* to, const void* from, size_t bytes) {
@@ -20,12 +20,13 @@ class Sending {
   const void* hold(Stream stream, const void* from, size_t bytes) {
     if (next_ == buffers_.size()) wait_for(stream), next_ = 0;
     Pinned& buffer = buffers_[next_++];
-    if (buffer.capacity() < bytes) buffer.reserve(std::max(2 * bytes, size_t{16} << 10));  // rarely: it is slow
+    // This is rare, as it is slow.
+    if (buffer.capacity() < bytes) buffer.reserve(std::max(2 * bytes, size_t{16} << 10));
     const auto* const begin = static_cast<const std::byte*>(from);
     buffer.assign(begin, begin + bytes);
     return buffer.data();
   }
-  void arrived() { next_ = 0; }  // the stream was waited for
+  void arrived() { next_ = 0; }  // This must be called after a wait for the stream, when all buffers are free again.
 
  private:
   std::array<Pinned, 96> buffers_;
