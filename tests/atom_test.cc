@@ -50,7 +50,7 @@ TEST_F(AtomModel, HasTheLogitsOfItsWeightsInTheirOwnOrder) {
   EXPECT_EQ(made.parameters(), source.parameters());
   const auto ordered = make_cpu_runner(made, exact_options()), own = make_cpu_runner(source, exact_options());
   for (int layer = 0; layer < source.config().L; ++layer)
-    for (const Stop& stop : kStops)
+    for (const Stop& stop : stops_of(source.config(), layer))
       for (Role role : stop.roles) {
         const LinearId id{layer, role};
         own->set_linear(id, own->pack(in_own_order(made.linear(id), made.order(layer, stop), 32)));
@@ -130,7 +130,8 @@ void expect_refused(const auto& what, const std::string& words) {
 }
 
 TEST_F(AtomModel, ADamagedOrderIsRefused) {
-  const std::vector<int32_t> order = Checkpoint::open(path()).order(1, stop_of(Role::o));
+  const std::vector<int32_t> order =
+      Checkpoint::open(path()).order(1, stop_of(Checkpoint::open(path()).config(), 1, "o"));
   const struct {
     int64_t place;
     int32_t value;

@@ -41,12 +41,13 @@ bool has_bias(const ModelConfig& c, Role role) {
 std::vector<LinearId> linears_of(const ModelConfig& c) {
   std::vector<LinearId> ids = {{-1, Role::embedding}};
   for (int i = 0; i < c.L; ++i) {
-    if (c.experts == 0)
-      for (Role role : kLayerRoles) ids.push_back({i, role});
-    else
-      for (Role role : {Role::q, Role::k, Role::v, Role::o}) ids.push_back({i, role});
-    for (int expert = 0; expert < c.experts; ++expert)
-      for (Role role : {Role::gate, Role::up, Role::down}) ids.push_back({i, role, expert});
+    for (const Stop& stop : stops_of(c, i))
+      if (!stop.routed)
+        for (Role role : stop.roles) ids.push_back({i, role});
+    for (int expert = 0; expert < c.experts; ++expert)  // all of an expert's linears together
+      for (const Stop& stop : stops_of(c, i))
+        if (stop.routed)
+          for (Role role : stop.roles) ids.push_back({i, role, expert});
   }
   if (!c.tie_embeddings) ids.push_back({-1, Role::head});
   return ids;
@@ -54,14 +55,9 @@ std::vector<LinearId> linears_of(const ModelConfig& c) {
 
 LinearId head_of(const ModelConfig& config) { return {-1, config.tie_embeddings ? Role::embedding : Role::head}; }
 
-bool of_experts(const ModelConfig& c, const Stop& stop) {
-  return c.experts > 0 && (stop.input == InputId::mlp_in || stop.input == InputId::down_in);
-}
-
 std::vector<LinearId> linears_of(const ModelConfig& c, int layer, const Stop& stop) {
   std::vector<LinearId> ids;
-  const bool experts = of_experts(c, stop);
-  for (int expert = experts ? 0 : -1; expert < (experts ? c.experts : 0); ++expert)
+  for (int expert = stop.routed ? 0 : -1; expert < (stop.routed ? c.experts : 0); ++expert)
     for (Role role : stop.roles) ids.push_back({layer, role, expert});
   return ids;
 }

@@ -18,8 +18,6 @@ namespace fidelio {
 std::vector<LinearId> linears_of(const ModelConfig& config);
 // Returns the linear that gives logits, which is the embedding where the two are tied.
 LinearId head_of(const ModelConfig& config);
-// Tells whether the linears of a stop (a group of linears that read one input) are those of experts.
-bool of_experts(const ModelConfig& config, const Stop& stop);
 // Returns the linears of a layer's stop: one for each of its roles, or for each expert and role, those of an expert
 // together.
 std::vector<LinearId> linears_of(const ModelConfig& config, int layer, const Stop& stop);

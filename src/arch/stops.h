@@ -1,38 +1,37 @@
-// A layer as four stops in the order in which it runs. The linears of a stop read one input:
+// A layer as stops, in the order in which it runs. A stop is the linears that read one input:
 //
-//   stream -> norm -> [attn_in] q k v -> attention -> [o_in] o -> + -> norm -> [mlp_in] gate up -> SwiGLU -> [down_in] down -> +
+//   stream -> norm -> [qkv] q k v -> attention -> [o] o -> + -> norm -> [gate_up] gate up -> SwiGLU -> [down] down -> +
 //
-// What is said of a stop is said here alone: its linears are quantised against one Hessian, wait in one entry of a journal,
-// are one group of the sensitivity, and take one format where a serving engine runs them as one product.
+// A model says which stops its layers have; they may differ from layer to layer. The linears of a stop are quantised
+// against one Hessian, wait in one entry of a journal, are one group of the sensitivity, and take one format where a
+// serving engine runs them as one product.
 #pragma once
-#include <array>
 #include <span>
+#include <vector>
 
 #include "arch/weight_names.h"
 
 namespace fidelio {
 
-enum class InputId : uint8_t { attn_in, o_in, mlp_in, down_in };
-
 struct Stop {
-  InputId input;
   std::string_view name;  // "qkv": the stop of layer 3 is "layers.3.qkv"
   std::span<const Role> roles;
-
-  // o and down add to the stream, so the next stop's input waits for them.
-  bool adds() const { return input == InputId::o_in || input == InputId::down_in; }
+  bool adds = false;    // its linear adds to the stream, so the input of the next stop waits for it
+  bool routed = false;  // its linears are the experts', each of which reads rows of its own
 };
 
-inline constexpr std::array<Role, 7> kLayerRoles = {Role::q,    Role::k,  Role::v,   Role::o,
-                                                    Role::gate, Role::up, Role::down};
-inline constexpr std::array<Stop, 4> kStops = {{{InputId::attn_in, "qkv", std::span(kLayerRoles).subspan(0, 3)},
-                                                {InputId::o_in, "o", std::span(kLayerRoles).subspan(3, 1)},
-                                                {InputId::mlp_in, "gate_up", std::span(kLayerRoles).subspan(4, 2)},
-                                                {InputId::down_in, "down", std::span(kLayerRoles).subspan(6, 1)}}};
+// Returns the stops of a layer, in the order in which they run. They live as long as the program.
+std::span<const Stop> stops_of(const ModelConfig& config, int layer);
+// Returns the layer's stop of that name. Throws Error if it has none.
+const Stop& stop_of(const ModelConfig& config, int layer, std::string_view name);
+// Returns every stop of a model with its layer, in the order in which they run.
+struct LayerStop {
+  int layer;
+  const Stop* stop;
+};
+std::vector<LayerStop> stops_of(const ModelConfig& config);
 
-// Of a role within a layer; embedding and head have none.
-const Stop& stop_of(Role role);
-// "layers.3.qkv"; of an embedding or head its own name.
+// The name of the stop that a linear belongs to: "layers.3.qkv". An embedding or a head is alone under its own name.
 std::string stop_of(LinearId id);
 std::string stop_name(int layer, const Stop& stop);
 

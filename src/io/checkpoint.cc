@@ -272,8 +272,7 @@ void Checkpoint::check_kept_columns() const {
         "128, that divide them; config.json is not this model's",
         folder(), to_string(id), to_string(spec), in, config_.kept_columns);
   }
-  for (int layer = 0; layer < config_.L; ++layer)
-    for (const Stop& stop : kStops) order(layer, stop);
+  for (const auto& [layer, stop] : stops_of(config_)) order(layer, *stop);
 }
 
 void Checkpoint::drop(LinearId id) const {

@@ -119,10 +119,10 @@ TEST_P(CudaMixtures, CalibrationWalksTheModelThatRuns) {
   }
   for (int layer = 0; layer < c.L; ++layer) {
     whole->layers(layer, layer + 1);
-    read_input(*walked, layer, InputId::o_in, heads);
-    add_output(*walked, layer, InputId::o_in, heads);
+    read_input(*walked, layer, "o", heads);
+    add_output(*walked, layer, "o", heads);
     const Routes routes = choose_experts(*walked, layer);
-    read_input(*walked, layer, InputId::mlp_in, other);
+    read_input(*walked, layer, "gate_up", other);
     const std::vector<int32_t> some = {5, 0, 88};
     take_rows(*walked, layer, other, some, taken);
     for (size_t i = 0; i < some.size(); ++i)

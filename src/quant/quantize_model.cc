@@ -65,12 +65,12 @@ class Passage {
   // Runs every batch up to this input, which has `columns` columns, and adds it to the Hessian of `bench` if there is
   // one. The inputs of o and down stay in memory for advance(). `source` carries the same texts through the source's
   // weights, for feedback. `on_rows` is called with the rows of every batch that has passed.
-  void observe(int layer, InputId which, int64_t columns, Workbench* bench, Passage* source,
+  void observe(int layer, const Stop& stop, int64_t columns, Workbench* bench, Passage* source,
                const std::function<void(int64_t)>& on_rows) {
-    if (which != InputId::o_in && which != InputId::down_in && !bench) return;
+    if (!stop.adds && !bench) return;
     for (size_t i = 0; i < batches_.size(); ++i) {
-      collect(i, layer, which, columns);
-      if (source) source->collect(i, layer, which, columns);
+      collect(i, layer, stop, columns);
+      if (source) source->collect(i, layer, stop, columns);
       if (bench && source) bench->add(input(i), source->input(i));
       if (bench && !source) bench->add(input(i));
       on_rows(rows(i));
@@ -80,14 +80,14 @@ class Passage {
   // Does the same for the experts of a layer, each of which sees rows of its own. It collects the inputs of all
   // experts, either of gates and ups (mlp_in) or of downs, which stay in memory for advance(). `source` collects its
   // inputs for the experts that were chosen here, so that an expert's two inputs belong to the same rows.
-  void observe_experts(int layer, InputId which, Passage* source) {
+  void observe_experts(int layer, const Stop& stop, Passage* source) {
     layer_ = layer;
     if (source) source->layer_ = layer;
     for (size_t i = 0; i < batches_.size(); ++i) {
-      if (which == InputId::mlp_in) {
-        collect(i, layer, which, runner_.config().d);
+      if (!stop.adds) {
+        collect(i, layer, stop, runner_.config().d);
         routes_[i] = choose_experts(runner_, layer);
-        if (source) source->collect(i, layer, which, runner_.config().d);
+        if (source) source->collect(i, layer, stop, runner_.config().d);
       } else {
         collect_experts(i, layer, routes_[i]);
         if (source) source->collect_experts(i, layer, routes_[i]);
@@ -95,14 +95,14 @@ class Passage {
     }
   }
   // Adds one expert's rows to its Hessian. Returns their number.
-  int64_t add_expert(int expert, InputId which, Workbench& bench, Passage* source) {
+  int64_t add_expert(int expert, const Stop& stop, Workbench& bench, Passage* source) {
     int64_t all = 0;
     for (size_t i = 0; i < batches_.size(); ++i) {
       const auto group = std::ranges::find(routes_[i].groups, expert, &ExpertRows::expert);
       if (group == routes_[i].groups.end()) continue;
-      const std::span<const float> own = expert_rows(i, which, routes_[i], *group);
+      const std::span<const float> own = expert_rows(i, stop, routes_[i], *group);
       if (source)
-        bench.add(own, source->expert_rows(i, which, routes_[i], *group));
+        bench.add(own, source->expert_rows(i, stop, routes_[i], *group));
       else
         bench.add(own);
       all += group->slots;
@@ -111,24 +111,24 @@ class Passage {
   }
 
   // Adds W input to the stream, with the weight as it is now.
-  void advance(int layer, InputId which) {
+  void advance(int layer, const Stop& stop) {
     for (size_t i = 0; i < batches_.size(); ++i) {
       runner_.begin(batches_[i].batch, Activations::f32);
       runner_.write_stream(stream(i));
-      if (which == InputId::down_in && runner_.config().experts > 0)
+      if (stop.routed)
         advance_experts(i, layer);
       else
-        add_output(runner_, layer, which, input(i));
+        add_output(runner_, layer, stop.name, input(i));
       runner_.read_stream(stream(i));
     }
   }
 
  private:
-  void collect(size_t batch, int layer, InputId which, int64_t columns) {
+  void collect(size_t batch, int layer, const Stop& stop, int64_t columns) {
     columns_ = columns;
     runner_.begin(batches_[batch].batch, Activations::f32);
     runner_.write_stream(stream(batch));
-    read_input(runner_, layer, which, input(batch));
+    read_input(runner_, layer, stop.name, input(batch));
   }
   void collect_experts(size_t batch, int layer, const Routes& routes) {
     runner_.begin(batches_[batch].batch, Activations::f32);
@@ -146,10 +146,9 @@ class Passage {
       add_experts(runner_, layer, own, slots(batch, own.count()));
     }
   }
-  std::span<const float> expert_rows(size_t i, InputId which, const Routes& routes, const ExpertRows& group) {
+  std::span<const float> expert_rows(size_t i, const Stop& stop, const Routes& routes, const ExpertRows& group) {
     const int64_t f = runner_.config().f, d = runner_.config().d;
-    if (which == InputId::down_in)
-      return slots(i, routes.count()).subspan(size(group.first_slot * f), size(group.slots * f));
+    if (stop.adds) return slots(i, routes.count()).subspan(size(group.first_slot * f), size(group.slots * f));
     if (taken_ == nullptr) taken_ = runner_.allocate(runner_.options().max_rows * d);
     const std::span to(taken_.get(), size(group.slots * d));
     take_rows(runner_, layer_, input(i), std::span(routes.rows).subspan(size(group.first_slot), size(group.slots)), to);
@@ -240,7 +239,7 @@ int quantize_experts(Runner& runner, const Checkpoint& source, int layer, const 
   int unseen = 0;
   for (int expert = 0; expert < source.config().experts; ++expert) {
     bench.begin(shape_of(source.config(), {layer, stop.roles.front(), expert})[1]);
-    const bool seen = passage.add_expert(expert, stop.input, bench, exact) > 0;
+    const bool seen = passage.add_expert(expert, stop, bench, exact) > 0;
     if (seen) bench.factorize(how.options.damping, how.options.act_order);
     unseen += !seen;
     for (Role role : stop.roles)
@@ -280,14 +279,13 @@ class Work {
     int64_t weights = 0;
     for (Role role : stop.roles) weights += shape_of(config_, {layer, role})[0] * shape_of(config_, {layer, role})[1];
     const int64_t columns = shape_of(config_, {layer, stop.roles.front()})[1];
-    return tokens_ * (weights + columns * columns) * (of_experts(config_, stop) ? config_.experts_per_row : 1);
+    return tokens_ * (weights + columns * columns) * (stop.routed ? config_.experts_per_row : 1);
   }
   // Before the head or the tied embedding is quantised, tokens pass all layers. The first function gives the work of
   // one such token, the second that of all of them.
   int64_t vocabulary_token() const {
     int64_t work = 0;
-    for (int layer = 0; layer < config_.L; ++layer)
-      for (const Stop& stop : kStops) work += passing(layer, stop) / std::max<int64_t>(1, tokens_);
+    for (const auto& [layer, stop] : stops_of(config_)) work += passing(layer, *stop) / std::max<int64_t>(1, tokens_);
     return work;
   }
   int64_t vocabulary() const {
@@ -297,8 +295,7 @@ class Work {
   int64_t total() const {
     int64_t all = vocabulary();
     for (const auto& [id, formats] : how_.formats) all += quantising(id) * static_cast<int64_t>(formats.size());
-    for (int layer = 0; layer < config_.L; ++layer)
-      for (const Stop& stop : kStops) all += passing(layer, stop);
+    for (const auto& [layer, stop] : stops_of(config_)) all += passing(layer, *stop);
     return all;
   }
 
@@ -403,21 +400,24 @@ void quantize_model_gptq(Runner& runner, const Checkpoint& source, const Dataset
   // The layers come first, then embedding and head. Stops that other processes make are not ours even if they are
   // missing.
   const auto ours = [&](int64_t number) { return number % how.parts == how.part; };
+  const std::vector<LayerStop> stops = stops_of(config);
+  const auto count = static_cast<int64_t>(stops.size());
   const auto to_do = [&](int64_t number) {
-    const Stop& stop = kStops[static_cast<size_t>(number % 4)];
-    return ours(number) && std::ranges::any_of(linears_of(config, static_cast<int>(number / 4), stop),
-                                               [&](LinearId id) { return how.formats.contains(id); });
+    const auto& [layer, stop] = stops[static_cast<size_t>(number)];
+    return ours(number) &&
+           std::ranges::any_of(linears_of(config, layer, *stop), [&](LinearId id) { return how.formats.contains(id); });
   };
   int64_t missing = 0;
-  for (int64_t number = 0; number < int64_t{config.L} * 4; ++number)
-    missing += to_do(number) && !(how.store && how.store->contains(stop_name(static_cast<int>(number / 4),
-                                                                             kStops[static_cast<size_t>(number % 4)])));
+  for (int64_t number = 0; number < count; ++number) {
+    const auto& [layer, stop] = stops[static_cast<size_t>(number)];
+    missing += to_do(number) && !(how.store && how.store->contains(stop_name(layer, *stop)));
+  }
 
   // The head comes first, because it is quantised against the source's hidden states.
   for (Role role : {Role::head, Role::embedding}) {
     const std::string name = to_string(LinearId{-1, role});
     if (!how.formats.contains({-1, role}) || kept(name)) continue;
-    if (!ours(int64_t{config.L} * 4 + (role == Role::head))) continue;
+    if (!ours(count + (role == Role::head))) continue;
     make(name, [&](const auto& emit) {
       if (role == Role::embedding && !config.tie_embeddings)
         quantize_rtn_linear(source, {-1, role}, how, pool, emit, &runner);
@@ -436,21 +436,21 @@ void quantize_model_gptq(Runner& runner, const Checkpoint& source, const Dataset
   }
   Passage* const exact = own ? &*own : nullptr;
   int unseen = 0;  // experts that no row passed
-  for (int64_t number = 0; number < int64_t{config.L} * 4; ++number) {
-    const int layer = static_cast<int>(number / 4);
-    const Stop& stop = kStops[static_cast<size_t>(number % 4)];
+  for (int64_t number = 0; number < count; ++number) {
+    const int layer = stops[static_cast<size_t>(number)].layer;
+    const Stop& stop = *stops[static_cast<size_t>(number)].stop;
     const std::string name = stop_name(layer, stop);
     const int64_t columns = shape_of(config, {layer, stop.roles.front()})[1];
-    const bool experts = of_experts(config, stop);
+    const bool experts = stop.routed;
     const bool done_already = !to_do(number) || kept(name);
     int64_t passed = 0;  // the part of this stop's work that is done
     const auto on_rows = [&](int64_t rows) {
       const int64_t part = work.passing(layer, stop) / std::max<int64_t>(1, calibration.tokens) * rows;
       if (ours(number)) passed += part, progress.advance(part);
     };
-    if (experts && missing > 0) passage->observe_experts(layer, stop.input, exact);
+    if (experts && missing > 0) passage->observe_experts(layer, stop, exact);
     if (done_already) {
-      if (missing > 0 && !experts) passage->observe(layer, stop.input, columns, nullptr, exact, on_rows);
+      if (missing > 0 && !experts) passage->observe(layer, stop, columns, nullptr, exact, on_rows);
     } else if (experts) {
       make(name, [&](const auto& emit) {
         unseen += quantize_experts(runner, source, layer, stop, *bench, how, pool, *passage, exact, emit);
@@ -458,12 +458,12 @@ void quantize_model_gptq(Runner& runner, const Checkpoint& source, const Dataset
       --missing;
     } else {
       bench->begin(columns);
-      passage->observe(layer, stop.input, columns, bench.get(), exact, on_rows);
+      passage->observe(layer, stop, columns, bench.get(), exact, on_rows);
       make(name, [&](const auto& emit) { quantize_stop(runner, source, layer, stop, *bench, how, pool, emit); });
       --missing;
     }
     for (Passage* p : {passage ? &*passage : nullptr, exact}) {
-      if (missing > 0 && p && stop.adds()) p->advance(layer, stop.input);
+      if (missing > 0 && p && stop.adds) p->advance(layer, stop);
     }
     if (ours(number)) progress.advance(std::max<int64_t>(0, work.passing(layer, stop) - passed));
   }

@@ -7,39 +7,45 @@
 namespace fidelio {
 namespace {
 
+// Returns the tap of the experts' gates and ups, or that of their downs, which add to the stream.
+const Tap& experts_tap(const Program& program, int layer, bool adds) {
+  const auto found = std::ranges::find_if(
+      program.taps, [&](const Tap& tap) { return tap.layer == layer && tap.stop->routed && tap.stop->adds == adds; });
+  check(found != program.taps.end(), "layer {} has no experts", layer);
+  return *found;
+}
+
 // The operation that chooses a layer's experts is the one before the operation that reads their input.
 OpRange up_to_route(const Tap& mlp) { return {mlp.block, mlp.product}; }
 OpRange before_route(const Tap& mlp) { return {mlp.block, mlp.product - 1}; }
 
 }  // namespace
 
-const Tap& tap_of(const Program& program, int layer, InputId which) {
-  const auto found = std::ranges::find_if(
-      program.taps, [&](const Tap& tap) { return tap.layer == layer && tap.stop->input == which; });
-  check(found != program.taps.end(), "layer {} has no stop of that kind", layer);
+const Tap& tap_of(const Program& program, int layer, std::string_view stop) {
+  const auto found =
+      std::ranges::find_if(program.taps, [&](const Tap& tap) { return tap.layer == layer && tap.stop->name == stop; });
+  check(found != program.taps.end(), "layer {} has no stop called {}", layer, stop);
   return *found;
 }
 
-void read_input(Runner& runner, int layer, InputId which, std::span<float> to) {
-  const Tap& tap = tap_of(runner.program(), layer, which);
-  const bool routes = runner.program().routing.experts > 0 && which == InputId::mlp_in;
-  runner.run(routes ? before_route(tap) : OpRange{tap.block, tap.product});
+void read_input(Runner& runner, int layer, std::string_view stop, std::span<float> to) {
+  const Tap& tap = tap_of(runner.program(), layer, stop);
+  runner.run(tap.stop->routed ? before_route(tap) : OpRange{tap.block, tap.product});
   runner.read(tap.input, to);
 }
 
-void add_output(Runner& runner, int layer, InputId which, std::span<const float> input) {
-  const Tap& tap = tap_of(runner.program(), layer, which);
+void add_output(Runner& runner, int layer, std::string_view stop, std::span<const float> input) {
+  const Tap& tap = tap_of(runner.program(), layer, stop);
   runner.write(tap.input, input);
   runner.run({tap.product, tap.end});
 }
 
 Routes choose_experts(Runner& runner, int layer) {
-  return runner.run_route(up_to_route(tap_of(runner.program(), layer, InputId::mlp_in)));
+  return runner.run_route(up_to_route(experts_tap(runner.program(), layer, false)));
 }
 
 void read_expert_input(Runner& runner, int layer, const Routes& routes, std::span<float> to) {
-  const Tap &mlp = tap_of(runner.program(), layer, InputId::mlp_in),
-            &down = tap_of(runner.program(), layer, InputId::down_in);
+  const Tap &mlp = experts_tap(runner.program(), layer, false), &down = experts_tap(runner.program(), layer, true);
   runner.run(before_route(mlp));
   runner.follow(routes);
   runner.run({mlp.product, down.product});
@@ -47,7 +53,7 @@ void read_expert_input(Runner& runner, int layer, const Routes& routes, std::spa
 }
 
 void add_experts(Runner& runner, int layer, const Routes& routes, std::span<const float> input) {
-  const Tap& down = tap_of(runner.program(), layer, InputId::down_in);
+  const Tap& down = experts_tap(runner.program(), layer, true);
   runner.write(down.input, input);
   runner.follow(routes);
   runner.run({down.product, down.end});
@@ -63,7 +69,7 @@ void take_rows(Runner& runner, int layer, std::span<const float> x, std::span<co
     return;
   }
   const Program& program = runner.program();
-  const int32_t take = tap_of(program, layer, InputId::mlp_in).product;
+  const int32_t take = experts_tap(program, layer, false).product;
   const auto& operation = std::get<op::Take>(program.ops[static_cast<size_t>(take)]);
   runner.write(operation.from, x);
   runner.follow(alone(rows));

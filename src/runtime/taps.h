@@ -12,7 +12,7 @@
 //   add_output(layer, stop, input)        x += W input
 //   read_stream(x)
 //
-// The stream must be the layer's input for attn_in and o_in, and hold attention's output too for mlp_in and down_in.
+// The stream must be the layer's input for qkv and o, and hold attention's output too for gate_up and down.
 #pragma once
 #include <span>
 
@@ -20,13 +20,14 @@
 
 namespace fidelio {
 
-const Tap& tap_of(const Program& program, int layer, InputId which);
+// Returns the tap of a layer's stop, as "o". Throws Error if the layer has no such stop.
+const Tap& tap_of(const Program& program, int layer, std::string_view stop);
 
-// Runs up to a stop and reads its input (n, columns). A layer with experts has an mlp_in alone, whose rows are the
-// stream's; read_expert_input() gives the input of the experts' downs.
-void read_input(Runner& runner, int layer, InputId which, std::span<float> to);
+// Runs up to a stop and reads its input (n, columns). The input of gates and ups that are the experts' has the rows of
+// the stream; read_expert_input() gives the input of the experts' downs.
+void read_input(Runner& runner, int layer, std::string_view stop, std::span<float> to);
 // Adds to the stream what the layer's o or down makes of `input` (n, columns).
-void add_output(Runner& runner, int layer, InputId which, std::span<const float> input);
+void add_output(Runner& runner, int layer, std::string_view stop, std::span<const float> input);
 
 // Returns the experts that the rows of the stream pass, in a layer that has them.
 Routes choose_experts(Runner& runner, int layer);
@@ -34,7 +35,7 @@ Routes choose_experts(Runner& runner, int layer);
 void read_expert_input(Runner& runner, int layer, const Routes& routes, std::span<float> to);
 // Adds to the stream the outputs of the downs for such inputs.
 void add_experts(Runner& runner, int layer, const Routes& routes, std::span<const float> input);
-// Copies rows of x (n, d) where the runner's values are: the rows that one expert sees of a layer's mlp_in.
+// Copies rows of x (n, d) where the runner's values are: the rows that one expert sees of the input of gates and ups.
 void take_rows(Runner& runner, int layer, std::span<const float> x, std::span<const int32_t> rows, std::span<float> to);
 
 }  // namespace fidelio

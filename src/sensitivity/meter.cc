@@ -22,7 +22,7 @@ std::vector<LinearGroup> groups_of(const ModelConfig& config, Grouping grouping,
     if (!config.tie_embeddings) groups.push_back({"head", {{-1, Role::head}}});
   }
   for (int i = 0; i < config.L; ++i) {
-    for (const Stop& stop : kStops) {
+    for (const Stop& stop : stops_of(config, i)) {
       const std::vector<LinearId> ids = linears_of(config, i, stop);
       if (experts_whole && ids.front().expert >= 0) {
         const std::string name = fmt::format("layers.{}.experts", i);

@@ -81,11 +81,11 @@ class Builder {
     return to;
   }
   // The same value in the order of the columns that the weights of a stop have.
-  ValueId ordered(ValueId from, InputId which) {
+  ValueId ordered(ValueId from, std::string_view which) {
     if (c_.kept_columns == 0) return from;
     const Value source = p_.values[static_cast<size_t>(from)];
     const ValueId to = prepared(source.name + ".ordered", source.columns + c_.kept_columns);
-    p_.orders.push_back({layer_, &stop(which)});
+    p_.orders.push_back({layer_, &stop_of(c_, layer_, which)});
     add(op::Reorder{from, to, last(p_.orders)});
     return to;
   }
@@ -96,10 +96,9 @@ class Builder {
     add(op::Turn{from, to, hadamard});
     return to;
   }
-  static const Stop& stop(InputId which) { return kStops[static_cast<size_t>(which)]; }
   // Notes the place where the next operation, a product, reads a stop's input.
-  void tap(InputId which, ValueId input, int32_t block, ValueId spare = -1) {
-    p_.taps.push_back({layer_, &stop(which), input, block, next(), next() + 1, spare});
+  void tap(std::string_view which, ValueId input, int32_t block, ValueId spare = -1) {
+    p_.taps.push_back({layer_, &stop_of(c_, layer_, which), input, block, next(), next() + 1, spare});
   }
   // x += W from, normed before it is added where the family does so.
   void add_branch(ValueId from, Role role, Norm which) {
@@ -116,8 +115,8 @@ class Builder {
     const int64_t width = int64_t{c_.h} * c_.e, kv_width = int64_t{c_.hk} * c_.e;
     const ValueId q = value("q", Rows::stream, width), k = value("k", Rows::stream, kv_width),
                   v = value("v", Rows::stream, kv_width);
-    const ValueId input = ordered(block_input(Norm::attn), InputId::attn_in);
-    tap(InputId::attn_in, input, block);
+    const ValueId input = ordered(block_input(Norm::attn), "qkv");
+    tap("qkv", input, block);
     add(op::Product{input,
                     {{linear({layer_, Role::q}), q}, {linear({layer_, Role::k}), k}, {linear({layer_, Role::v}), v}}});
     op::Heads heads{q, k, v};
@@ -132,8 +131,8 @@ class Builder {
     add(heads);
     const ValueId attended = prepared("heads", width);
     add(op::Attend{q, attended, layer_});
-    const ValueId output = ordered(turned(attended, 0), InputId::o_in);
-    tap(InputId::o_in, output, block, q);
+    const ValueId output = ordered(turned(attended, 0), "o");
+    tap("o", output, block, q);
     add_branch(output, Role::o, Norm::post_attn);
   }
 
@@ -142,13 +141,13 @@ class Builder {
   void mlp() {
     const int32_t block = next();
     const ValueId gate = value("gate", Rows::stream, c_.f), up = value("up", Rows::stream, c_.f);
-    const ValueId input = ordered(block_input(Norm::mlp), InputId::mlp_in);
-    tap(InputId::mlp_in, input, block);
+    const ValueId input = ordered(block_input(Norm::mlp), "gate_up");
+    tap("gate_up", input, block);
     add(op::Product{input, {{linear({layer_, Role::gate}), gate}, {linear({layer_, Role::up}), up}}});
     const ValueId gated = prepared("gated", c_.f);
     add(op::Gated{gate, up, gated, gate_function()});
-    const ValueId output = ordered(turned(gated, 1), InputId::down_in);
-    tap(InputId::down_in, output, block, gate);
+    const ValueId output = ordered(turned(gated, 1), "down");
+    tap("down", output, block, gate);
     add_branch(output, Role::down, Norm::post_mlp);
   }
 
@@ -161,11 +160,11 @@ class Builder {
     add(op::Norm{p_.stream, normed, norm(Norm::mlp), scalars_.eps});
     p_.routers.push_back(layer_);
     add(op::Route{normed, value("routing", Rows::stream, c_.experts), last(p_.routers), {gates, ups, downs}});
-    tap(InputId::mlp_in, normed, block);
+    tap("gate_up", normed, block);
     add(op::Take{normed, taken});
     add(op::RoutedProduct{taken, {{gates, gate}, {ups, up}}});
     add(op::Gated{gate, up, gated, gate_function()});
-    tap(InputId::down_in, gated, block, gate);
+    tap("down", gated, block, gate);
     add(op::RoutedProduct{gated, {{downs, given}}});
     add(op::Combine{given, p_.stream});
     p_.taps.back().end = next();

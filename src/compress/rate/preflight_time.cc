@@ -174,9 +174,11 @@ class Clock {
     // Two linears as fit: the inputs of the first layer, the first columns of them; a GPU, which is slow at small ones,
     // sees them whole.
     const auto at_most = [&](int64_t in, int64_t most) { return reference_.gpu() ? in : std::min(in, most); };
-    const QuantiseSample narrow = quantise({0, Role::q}, InputId::attn_in, at_most(config_.d, 768));
-    const LinearId down = linears_of(config_, 0, kStops[3]).front();
-    const QuantiseSample wide = quantise(down, InputId::down_in, at_most(config_.f, 2048));
+    const std::span<const Stop> stops = stops_of(config_, 0);
+    const auto first_of = [&](const Stop& stop) { return linears_of(config_, 0, stop).front(); };
+    const auto in_of = [&](const Stop& stop) { return shape_of(config_, first_of(stop))[1]; };
+    const QuantiseSample narrow = quantise(first_of(stops.front()), stops.front(), at_most(in_of(stops.front()), 768)),
+                         wide = quantise(first_of(stops.back()), stops.back(), at_most(in_of(stops.back()), 2048));
     Seconds slope = (wide.quantise - narrow.quantise) / (wide.in - narrow.in);
     slope = {std::max(0.0, slope.wall), std::max(0.0, slope.cpu)};
     Seconds flat = narrow.quantise - narrow.in * slope;
@@ -222,12 +224,12 @@ class Clock {
     Seconds sum;       // per token and column squared
     Seconds factor;    // per column cubed
   };
-  QuantiseSample quantise(LinearId id, InputId input, int64_t in) {
+  QuantiseSample quantise(LinearId id, const Stop& stop, int64_t in) {
     QuantiseSample s{static_cast<double>(in), {}, {}, {}};
     reference_.begin(packed_.batch, Activations::f32);
     reference_.embed();
     const int64_t columns = shape_of(config_, id)[1];
-    std::vector<float> x = input_of(id, input), part;
+    std::vector<float> x = input_of(id, stop), part;
     const int64_t rows = static_cast<int64_t>(x.size()) / columns;
     for (int64_t r = 0; r < rows; ++r) part.insert(part.end(), x.begin() + r * columns, x.begin() + r * columns + in);
     const GptqOptions options{.codebooks = size_.codebooks};
@@ -256,11 +258,11 @@ class Clock {
   }
 
   // Rows that a linear of the first layer sees, of an expert those of all.
-  std::vector<float> input_of(LinearId id, InputId input) {
+  std::vector<float> input_of(LinearId id, const Stop& stop) {
     const int64_t columns = shape_of(config_, id)[1];
     if (id.expert < 0) {
       std::vector<float> x(static_cast<size_t>(packed_.batch.rows() * columns));
-      read_input(reference_, 0, input, x);
+      read_input(reference_, 0, stop.name, x);
       return x;
     }
     const Routes routes = choose_experts(reference_, 0);

@@ -44,7 +44,7 @@ void pack_fields(std::span<const uint8_t> values, int bits, std::span<uint32_t> 
 std::vector<std::vector<LinearId>> fused_units(const ModelConfig& config) {
   std::vector<std::vector<LinearId>> units;
   for (int i = 0; i < config.L; ++i)
-    for (const Stop& stop : kStops) {
+    for (const Stop& stop : stops_of(config, i)) {
       const std::vector<LinearId> ids = linears_of(config, i, stop);
       // The experts' down follows their gate and up in the same unit.
       const bool further = ids.front().expert >= 0 && units.back().front().expert >= 0;

@@ -65,7 +65,7 @@ void check_can_keep(const ModelConfig& c, const FormatSpec& spec) {
   check(!c.rotated, "--atom: the model is rotated, which leaves no columns of more energy than others");
   check(c.kept_columns == 0, "the model has columns kept in 8 bits already: give the one that it was made of");
   check(c.experts == 0, "--atom does not know {}'s mixture of experts; leave it out", name_of(c.architecture));
-  for (const Stop& stop : kStops) {
+  for (const Stop& stop : stops_of(c, 0)) {
     const int64_t in = shape_of(c, {0, stop.roles.front()})[1];
     check(
         in % spec.group == 0 && in >= 2 * spec.group,

@@ -199,18 +199,18 @@ struct Walk {
       runner.read_stream(streams.back());
     }
   }
-  Hessian inputs(int layer, InputId which, int64_t columns, bool adds, ThreadPool& pool) {
+  Hessian inputs(int layer, const Stop& stop, int64_t columns, ThreadPool& pool) {
     Hessian h(columns);
     for (size_t i = 0; i < batches.size(); ++i) {
       std::vector<float> x(static_cast<size_t>(batches[i].batch.rows() * columns));
       runner.begin(batches[i].batch, Activations::f32);
       runner.write_stream(streams[i]);
-      read_input(runner, layer, which, x);
+      read_input(runner, layer, stop.name, x);
       h.add(x, pool);
-      if (!adds) continue;
+      if (!stop.adds) continue;
       runner.begin(batches[i].batch, Activations::f32);
       runner.write_stream(streams[i]);
-      add_output(runner, layer, which, x);
+      add_output(runner, layer, stop.name, x);
       runner.read_stream(streams[i]);
     }
     return h;
@@ -234,9 +234,9 @@ void probe(const std::string& model, const std::string& text, int64_t tokens, co
   for (int k = 2; k <= 4; ++k) methods.push_back({.name = fmt::format("trellis{}", k), .trellis = k});
   Walk walk(*runner, data);
   for (int layer = 0; layer < config.L; ++layer)
-    for (const Stop& stop : kStops) {
+    for (const Stop& stop : stops_of(config, layer)) {
       const int64_t columns = shape_of(config, {layer, stop.roles[0]})[1];
-      const Hessian h = walk.inputs(layer, stop.input, columns, stop.adds(), pool);
+      const Hessian h = walk.inputs(layer, stop, columns, pool);
       const HessianFactor f = factorize(h, 0.01, true, pool);
       for (const Role role : stop.roles) {
         const LinearWeight original = source.linear({layer, role});

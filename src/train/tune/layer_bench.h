@@ -19,11 +19,12 @@ class LayerBench {
 
   LayerBench(D& device, const ModelConfig& config, const FormatSpec& spec, int64_t sequences, int64_t context)
       : device_(device), config_(config), rows_(sequences * context), block_(device, config, rows_) {
-    for (const Role role : kLayerRoles) {
-      const Shape shape = shape_of(config, {0, role});
+    for (const LinearId id : linears_of(config)) {
+      if (id.layer != 0) continue;
+      const Shape shape = shape_of(config, id);
       matrices_.push_back(std::make_unique<Matrix<D>>(device, "bench", random_weight(spec, shape[0], shape[1]),
                                                       std::span<const float>{}, 0.0f));
-      *slot_of(role) = matrices_.back()->view();
+      *slot_of(id.role) = matrices_.back()->view();
     }
     const std::vector<float> ones(static_cast<size_t>(std::max(config.d, config.e)), 1.0f);
     ones_ = device.allocate(static_cast<int64_t>(ones.size()));
