@@ -12,6 +12,7 @@
 #include "core/file.h"
 #include "core/foreign/units.h"
 #include "core/progress.h"
+#include "io/checkpoint_files.h"
 #include "runtime/texts/words.h"
 #include "sensitivity/gamma.h"
 

@@ -1,5 +1,6 @@
 // These tests read exports back with unpackers written from the definitions of the formats, bit by bit, and compare
 // them with decode(). They share nothing with the packers. tools/check_export.py does the same with the real readers.
+#include "io/checkpoint_files.h"
 #include "io/export/export_fixture.h"
 #include "text/chat_template.h"
 
@@ -409,6 +410,25 @@ TEST_F(ExportTest, ARefusalNamesTheCommandThatFits) {
               HasSubstr("`fidelio compress tiny-1m --ear 0.95 --for vllm -o NEW`"));
   EXPECT_THAT(message(json{{"source", "x; rm -r ~"}, {"certificate", "none"}}, "gguf"),
               HasSubstr("`fidelio compress ORIGINAL --ear 0.98 --for llama.cpp -o NEW`"));
+}
+
+// A certificate on the model's own answers is measured again on the file that lies beside the weights.
+TEST_F(ExportTest, TheModelsOwnAnswersGoAlong) {
+  const Checkpoint ours = make({{"layers.0.o", "int4g32"}});
+  const std::string answers = ours.folder() + "/" + std::string(kOwnTextFile), copy = out() + "/own-text.jsonl";
+  export_compressed_tensors(ours, out(), ServingProfile::any);
+  EXPECT_FALSE(std::filesystem::exists(copy));
+  std::filesystem::remove_all(out());
+  std::ofstream(answers) << "{\"ids\":[1]}\n";
+  export_compressed_tensors(ours, out(), ServingProfile::any);
+  EXPECT_EQ(read_text_file(copy), "{\"ids\":[1]}\n");
+  std::filesystem::remove_all(out());
+  // A file of somebody's that a link leads to is not published.
+  std::filesystem::rename(answers, root_ + "/elsewhere");
+  std::filesystem::create_symlink(root_ + "/elsewhere", answers);
+  EXPECT_THAT([&] { export_compressed_tensors(ours, out(), ServingProfile::any); },
+              testing::ThrowsMessage<Error>(HasSubstr("is a link to")));
+  EXPECT_FALSE(std::filesystem::exists(out()));
 }
 
 TEST_F(ExportTest, AnOutputThatExistsIsLeftAlone) {

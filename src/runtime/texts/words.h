@@ -15,8 +15,6 @@
 namespace fidelio {
 
 inline constexpr int64_t kOwnDocuments = 48, kLeastOwnDocuments = 12, kMostOwnDocuments = 1000;
-// A checkpoint that was certified on its own answers has them beside its weights, so that they are there to be measured again.
-inline constexpr std::string_view kOwnTextFile = "own-text.jsonl";
 
 enum class TextUse : uint8_t { calibration, heldout };
 
