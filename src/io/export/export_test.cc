@@ -388,6 +388,21 @@ TEST_F(ExportTest, AModelOfSomebodyElseIsToBeQuantisedFirst) {
   EXPECT_THAT(why_larger(source, "gptq"), HasSubstr("--format int4g128"));
 }
 
+// A model that was chosen for its reader is not to be chosen so once more.
+TEST_F(ExportTest, AModelMadeForItsReaderIsNotToBeMadeAgain) {
+  const Checkpoint made = make({{"layers.1.o", "int6g32"}});
+  const auto why = [&](const json& provenance, const char* target) {
+    std::filesystem::remove_all(root_ + "/again");
+    write_checkpoint(root_ + "/again", made, {}, nullptr, provenance);
+    return why_larger(Checkpoint::open(root_ + "/again"), target);
+  };
+  const json vllm = {{"source", "tiny-1m"}, {"method", "compress"}, {"for", "vllm"}};
+  EXPECT_THAT(why(vllm, "compressed-tensors"),
+              AllOf(HasSubstr("It was made for vllm"), testing::Not(HasSubstr("fidelio compress"))));
+  EXPECT_THAT(why(vllm, "gguf"), HasSubstr("`fidelio compress tiny-1m --ear 0.98 --for llama.cpp -o NEW`"));
+  EXPECT_THAT(why({{"method", "compress"}, {"for", "fidelio"}}, "gptq"), HasSubstr("--for gptq -o NEW`"));
+}
+
 // The refusal ends with the command to type, with the same model and the same target, for readers of such files.
 TEST_F(ExportTest, ARefusalNamesTheCommandThatFits) {
   const auto message = [&](const json& provenance, const char* target) {
