@@ -753,10 +753,17 @@ TEST(FirstHour, ReportsAndPagesSayWhereTheyCameFrom) {
   EXPECT_TRUE(report.contains("fidelio"));
 }
 
+// Installing writes a list of its files into the build folder, which may be another user's. The list goes elsewhere
+// here.
 TEST(FirstHour, TheInstallationIsComplete) {
   const TestFolder folder;
-  const CommandResult installed = run(folder, fmt::format("DESTDIR='{}' cmake --install '{}' --prefix /usr >/dev/null",
-                                                          folder.path(), FIDELIO_BINARY_DIR));
+  const std::string built = FIDELIO_BINARY_DIR, list = built + "/${CMAKE_INSTALL_MANIFEST}";
+  std::string script = read_text_file(built + "/cmake_install.cmake");
+  const size_t at = script.find(list);
+  ASSERT_NE(at, script.npos);
+  write_file_atomically(folder / "install.cmake", script.replace(at, list.size(), folder / "list.txt"));
+  const CommandResult installed = run(
+      folder, fmt::format("DESTDIR='{}' cmake -DCMAKE_INSTALL_PREFIX=/usr -P install.cmake >/dev/null", folder.path()));
   ASSERT_EQ(installed.code, 0) << installed.err;
   const std::string program = folder / "usr/bin/fidelio";
   const std::string help = run(folder, "'" + program + "' --help").out;

@@ -12,6 +12,7 @@
 #include "core/file.h"
 #include "core/foreign/units.h"
 #include "core/progress.h"
+#include "io/checkpoint_files.h"
 #include "runtime/texts/words.h"
 #include "sensitivity/gamma.h"
 
@@ -311,7 +312,7 @@ FormatTimes format_times(Desk& desk, Journal& journal) {
 
 nlohmann::json foresee(const Job& job, const World& world, const Ranks& ranks) {
   check_job(job);
-  Desk desk(job, world, ranks);
+  Desk desk(job, world, ranks, OwnAnswers::stand_ins);
   desk.check_budget();
   nlohmann::json report = foresee_memory(desk);
   report["disk_bytes"] = check_room_on_disk(desk);

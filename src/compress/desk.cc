@@ -8,7 +8,6 @@
 #include <set>
 
 #include "compress/certificate/dealt.h"
-#include "compress/inputs/own_text.h"
 #include "compress/self_samples.h"
 #include "core/hash.h"
 #include "quant/quantize_model.h"
@@ -27,7 +26,7 @@ constexpr size_t kMostNamed = 2000;  // documents that were left out, in a certi
 
 }  // namespace
 
-Desk::Desk(const Job& asked, const World& outside, const Ranks& all)
+Desk::Desk(const Job& asked, const World& outside, const Ranks& all, OwnAnswers own_answers)
     : job(asked), world(outside), ranks(all), source(outside.source), pool(asked.serving.threads) {
   for (double ear : job.ear) targets.push_back({.ear = ear, .kl = {}, .top1 = {}});
   if (targets.empty()) targets.emplace_back();
@@ -36,7 +35,7 @@ Desk::Desk(const Job& asked, const World& outside, const Ranks& all)
   groups = groups_of(source.config(), job.grouping, !job.keep_embedding, rules_of(job.consumer).fused);
   tokens_ = job.tokens > 0 ? job.tokens : calibration_tokens_for(source.parameters(), job.on_gpu);
   search_tokens_ = job.search_tokens > 0 ? job.search_tokens : search_tokens_for(source.parameters(), job.on_gpu);
-  read_texts();
+  read_texts(own_answers);
 }
 
 void Desk::note(const std::string& text) const {
@@ -260,7 +259,7 @@ void Desk::warn_of_scales() {
 
 // The four sets (compress/inputs/sets.h), printed as they are. Sensitivities measured on what the quantisers have seen would be
 // too good, a plan is tried on what neither saw, and certified on what nothing has.
-void Desk::read_texts() {
+void Desk::read_texts(OwnAnswers own_answers) {
   check_takes_words(job.calibration, world.chat, job.model);
   check_takes_words(job.texts, world.chat, job.model);
   const auto corpus = [&](const std::vector<std::string>& texts, TextUse use) {
@@ -270,7 +269,7 @@ void Desk::read_texts() {
   std::erase_if(files, [](const std::string& text) { return own_documents(text).has_value(); });
   RunTexts read = rid_of_copies(corpus(job.calibration, TextUse::calibration), corpus(files, TextUse::heldout),
                                 [&](const std::string& text) { note(text); });
-  add_own_answers(read.fresh);
+  add_own_answers(read.fresh, own_answers);
   read_calibration(units_of(read.seen, job.context, "--calibration"));
   calibration.sha256 = read.seen.sha256;
   Division texts = divide(units_of(read.fresh, job.context, "--text"), kAdjustmentShare);
@@ -303,11 +302,17 @@ void Desk::read_texts() {
 }
 
 // The model's own answers are written here, before anything else of it is in memory.
-void Desk::add_own_answers(Corpus& fresh) {
+void Desk::add_own_answers(Corpus& fresh, OwnAnswers kind) {
   for (const std::string& text : job.texts) {
     const std::optional<int64_t> wanted = own_documents(text);
     if (!wanted) continue;
-    const Corpus own = own_corpus(world, job, fresh.documents, *wanted);
+    const Corpus own = own_corpus(world, job, fresh.documents, *wanted, kind);
+    if (kind == OwnAnswers::stand_ins)
+      note(
+          fmt::format("the model's own answers are not written by a dry run: {} of the greatest length are counted, "
+                      "and writing them "
+                      "comes on top",
+                      own.documents.size()));
     if (own.too_short > 0)
       note(fmt::format("{} of the model's own answers are too short, and left out", own.too_short));
     own_text += fidelio::own_text(own, world.tokenizer);

@@ -4,6 +4,7 @@
 
 #include "alloc/search.h"
 #include "compress/certificate/certify.h"
+#include "compress/inputs/own_text.h"
 #include "compress/inputs/run_texts.h"
 #include "compress/job.h"
 #include "compress/preflight.h"
@@ -17,7 +18,8 @@ namespace fidelio {
 
 class Desk {
  public:
-  Desk(const Job& job, const World& world, const Ranks& ranks);
+  // A desk with stand-ins for the model's own answers serves to foresee what a run takes, not to make one.
+  Desk(const Job& job, const World& world, const Ranks& ranks, OwnAnswers own_answers = OwnAnswers::written);
 
   const Job& job;
   const World& world;
@@ -69,11 +71,11 @@ class Desk {
   void warn_of_scales();              // of formats whose scales do not hold the weights
 
  private:
-  void read_texts();
+  void read_texts(OwnAnswers own_answers);
   void read_calibration(const std::vector<Document>& units);
   void note_uses(const RunTexts& texts);
   FidelityReport measure(const TextSet& on, KeptStreams* kept, bool as_sampled = false);
-  void add_own_answers(Corpus& fresh);
+  void add_own_answers(Corpus& fresh, OwnAnswers kind);
   int64_t tokens_ = 0, search_tokens_ = 0, record_bytes_ = 0;
   std::map<LinearId, PackedLinear> original_;  // the source's, in both runners
   // What the source makes of both sets, kept from the first plan for all others.

@@ -96,16 +96,22 @@ int64_t width_of(const Bounds& b) {
   return width;
 }
 
+// Returns the most digits behind the point of a number with such a whole part. It has kPlaces digits altogether; the 0
+// in front of the point does not count.
+int places_behind(const std::string& whole) {
+  return whole == "0" ? kPlaces : std::max(kPlaces - static_cast<int>(whole.size()), 0);
+}
+
 enum class Round : uint8_t { up, down };
 // Returns the number nearest to the absolute value of x, on one side of it, that can be written here. It is x itself
 // where that can.
 Written rounded(const Bound& bound, Round to, int64_t width) {
   const Decimal& x = bound.value;
   const auto whole = static_cast<size_t>(width);
-  if (x.before > width) return {std::string(whole, '9'), std::string(kPlaces, '9'), false};
+  if (x.before > width) return {std::string(whole, '9'), "", false};
   std::string all = x.digits;  // These are the digits of a whole part of `width` digits and a fraction.
   all.insert(0, static_cast<size_t>(std::min<int64_t>(width - x.before, width + kPlaces + 1)), '0');
-  const size_t size = whole + kPlaces;
+  const size_t size = whole + static_cast<size_t>(places_behind(whole_digits(x)));
   const bool cut = all.size() > size && all.find_first_not_of('0', size) != std::string::npos;
   all.resize(size, '0');
   if (cut && to == Round::up) all = one_more(all);
@@ -146,15 +152,16 @@ Signed next_whole(const Bound& bound, Round to) {
 struct Tails {
   Grammar& g;
   const Written *low, *high;
+  int places;  // They have at most so many digits.
 
   std::optional<Fragment> from(int at, bool at_low, bool at_high) {
-    if (!at_low && !at_high) return digits(g, at == 0 ? 1 : 0, kPlaces - at);
+    if (!at_low && !at_high) return digits(g, at == 0 ? 1 : 0, places - at);
     std::vector<Fragment> all;
     if (at > 0 && may_end(at, at_low, at_high)) all.push_back(g.empty());
     const char first = at_low ? low->digit(at) : '0', last = at_high ? high->digit(at) : '9';
     // Digits equal to a bound's digit continue along that bound; the run of digits between continues freely.
     const auto add = [&](char from_digit, char to_digit, bool stays_low, bool stays_high) {
-      if (from_digit > to_digit || at == kPlaces) return;
+      if (from_digit > to_digit || at == places) return;
       const std::optional<Fragment> rest = from(at + 1, stays_low, stays_high);
       if (rest)
         all.push_back(g.sequence(g.byte(static_cast<uint8_t>(from_digit), static_cast<uint8_t>(to_digit)), *rest));
@@ -178,24 +185,54 @@ struct Tails {
   std::optional<Fragment> after_whole() {
     std::vector<Fragment> all;
     if (may_end(0, low != nullptr, high != nullptr)) all.push_back(g.empty());
-    if (const auto tail = from(0, low != nullptr, high != nullptr)) all.push_back(g.sequence(g.literal("."), *tail));
+    if (places > 0)
+      if (const auto tail = from(0, low != nullptr, high != nullptr)) all.push_back(g.sequence(g.literal("."), *tail));
     if (all.empty()) return std::nullopt;
     return g.choice(all);
   }
 };
 
+// Reads whole numbers from low to high, 0 < low <= high, and all fractions behind them. The digits behind the point
+// have the same nodes for wholes of every length; with nodes for each length what meets them would have many times as
+// many states.
+Fragment with_any_fraction(Grammar& g, std::string low, const std::string& high) {
+  std::vector<NodeId> left;  // From node i so many digits, i, may still follow.
+  for (int i = 0; i < kPlaces; ++i) {
+    left.push_back(g.empty().first);
+    if (i == 0) continue;
+    g.link(left.back(), left.front());
+    g.read(left.back(), '0', '9', left[static_cast<size_t>(i) - 1]);
+  }
+  const Fragment all{g.empty().first, left.front()};
+  while (!is_less(high, low)) {
+    const std::string nines(low.size(), '9'), last = is_less(nines, high) ? nines : high;
+    const Fragment whole = same_length(g, low, last, 0);
+    g.link(all.first, whole.first);
+    g.link(whole.last, all.last);
+    if (const int places = places_behind(low); places > 0) {
+      const NodeId point = g.empty().first;
+      g.read(whole.last, '.', '.', point);
+      g.read(point, '0', '9', left[static_cast<size_t>(places) - 1]);
+    }
+    low = one_more(last);
+  }
+  return all;
+}
+
 // Reads numbers that are not negative, from low to high, with or without a fraction.
-void add_decimals(Grammar& g, const Written& low, const Written& high, std::vector<Fragment>& all, const char* sign) {
-  const auto add = [&](Fragment whole, const Written* at_low, const Written* at_high) {
-    if (const auto rest = Tails{g, at_low, at_high}.after_whole())
-      all.push_back(g.sequence(g.literal(sign), g.sequence(whole, *rest)));
+void add_decimals(Grammar& g, const Written& low, const Written& high, std::vector<Fragment>& all,
+                  const std::string& sign) {
+  const auto add = [&](const std::string& whole, const Written* at_low, const Written* at_high) {
+    if (const auto rest = Tails{g, at_low, at_high, places_behind(whole)}.after_whole())
+      all.push_back(g.sequence(g.literal(sign + whole), *rest));
   };
   if (is_less(high.whole, low.whole) || (low.whole == high.whole && low.fraction > high.fraction)) return;
-  if (low.whole == high.whole) return add(g.literal(low.whole), &low, &high);
-  add(g.literal(low.whole), &low, nullptr);
+  if (low.whole == high.whole) return add(low.whole, &low, &high);
+  add(low.whole, &low, nullptr);
   const std::string first = one_more(low.whole);
-  if (is_less(first, high.whole)) add(range(g, first, one_less(high.whole)), nullptr, nullptr);
-  add(g.literal(high.whole), nullptr, &high);
+  if (is_less(first, high.whole))
+    all.push_back(g.sequence(g.literal(sign), with_any_fraction(g, first, one_less(high.whole))));
+  add(high.whole, nullptr, &high);
 }
 
 }  // namespace
@@ -269,7 +306,7 @@ Fragment bounded_number(Grammar& g, const Bounds& b) {
   const int64_t width = width_of(b);
   std::vector<Fragment> all;
   const Written zero{"0", "", false}, above_zero{"0", "", true},
-      largest{std::string(static_cast<size_t>(width), '9'), std::string(kPlaces, '9'), false};
+      largest{std::string(static_cast<size_t>(width), '9'), "", false};
   if (!b.high || !b.high->value.negative)
     add_decimals(g, b.low && !b.low->value.negative ? rounded(*b.low, Round::up, width) : zero,
                  b.high ? rounded(*b.high, Round::down, width) : largest, all, "");
@@ -277,7 +314,7 @@ Fragment bounded_number(Grammar& g, const Bounds& b) {
   if (!b.low || b.low->value.negative)
     add_decimals(g, b.high && b.high->value.negative ? rounded(*b.high, Round::up, width) : above_zero,
                  b.low ? rounded(*b.low, Round::down, width) : largest, all, "-");
-  check(!all.empty(), "no number is within the bounds");
+  check(!all.empty(), "no number of at most {} digits is within the bounds", kPlaces);
   return g.choice(all);
 }
 

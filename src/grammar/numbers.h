@@ -9,7 +9,9 @@
 
 namespace fidelio::grammar {
 
-// Numbers have at most this many digits before the point where no bound has more, and this many after it.
+// Numbers with a fraction have at most this many digits, others at most this many before the point where no bound has
+// more. Clients keep numbers as floating-point ones, which tell all numbers of so many digits apart: what is no
+// integer, or above a bound, is so for them, too. Of 150000080001105.0095 they would make an integer.
 inline constexpr int kPlaces = 15;
 
 struct Bound {
@@ -29,8 +31,8 @@ struct Bounds {
 
 Fragment any_integer(Grammar& grammar);  // It has at most 15 digits.
 Fragment any_number(Grammar& grammar);   // It has at most 15 further digits and an exponent of two digits.
-// Read the numbers within bounds, without exponents. Throw Error where there is none. They have at most 15 digits
-// before the point, or as many as a bound of up to 40 digits has, and 15 after it.
+// Read the numbers within bounds, without exponents. Throw Error where there is none. With a fraction they have at most
+// 15 digits, without one as many, or as many as a bound of up to 40 digits has.
 Fragment bounded_integer(Grammar& grammar, const Bounds& bounds);
 Fragment bounded_number(Grammar& grammar, const Bounds& bounds);
 // Reads numbers, with or without a sign and a fraction, that are whole multiples of `unit` (above 0). Multiples of

@@ -54,19 +54,21 @@ void check_own_file(const std::string& folder, const std::string& path) {
 
 }  // namespace
 
+void copy_companion(const TextFiles& from, const std::string& name, const std::string& to) {
+  const std::string path = from.path(name);
+  if (std::filesystem::exists(path))
+    check_own_file(from.name(), path);  // Texts made from a GGUF file are no files of their own.
+  const auto text = from.read(name);
+  if (!text) return;
+  // Only folders inside `to` are created. If a signal has removed `to` itself meanwhile, it must not be created
+  // again.
+  if (const std::filesystem::path inner = std::filesystem::path(name).parent_path(); !inner.empty())
+    std::filesystem::create_directory(to / inner);
+  write_file_atomically(to + "/" + name, *text);
+}
+
 void copy_companions(const TextFiles& from, const std::string& to) {
-  for (const std::string& name : companion_names(from)) {
-    const std::string path = from.path(name);
-    if (std::filesystem::exists(path))
-      check_own_file(from.name(), path);  // Texts made from a GGUF file are no files of their own.
-    const auto text = from.read(name);
-    if (!text) continue;
-    // Only folders inside `to` are created. If a signal has removed `to` itself meanwhile, it must not be created
-    // again.
-    if (const std::filesystem::path inner = std::filesystem::path(name).parent_path(); !inner.empty())
-      std::filesystem::create_directory(to / inner);
-    write_file_atomically(to + "/" + name, *text);
-  }
+  for (const std::string& name : companion_names(from)) copy_companion(from, name, to);
 }
 
 namespace {

@@ -22,6 +22,7 @@
 #include "core/foreign/foreign_text.h"
 #include "core/progress.h"
 #include "core/thread_pool.h"
+#include "io/checkpoint_files.h"
 #include "runtime/texts/bundled.h"
 #include "runtime/texts/words.h"
 

@@ -8,6 +8,7 @@
 #include "core/foreign/foreign_text.h"
 #include "core/foreign/units.h"
 #include "core/progress.h"
+#include "io/checkpoint_files.h"
 #include "io/export/export.h"
 
 namespace fidelio::app {
@@ -121,7 +122,13 @@ void run_export(const Export& o) {
     stages.next();
     notes = write_export(o, source);
   }
-  if (o.target != "gguf") add_export_card(o, source, notes);
+  if (o.target != "gguf")
+    add_export_card(o, source, notes);
+  else if (source.texts().exists(std::string(kOwnTextFile)))
+    notes.push_back(fmt::format(
+        "{0} stays in {1}: the certificate speaks of these answers of the model itself, and `certify {2} --text "
+        "{1}/{0}` with its other texts beside it measures on them",
+        kOwnTextFile, o.model, o.out));
   const int64_t bytes = bytes_of(o.out);
   const std::string warning = size_warning(o, source);
   nlohmann::json warnings = nlohmann::json::array();

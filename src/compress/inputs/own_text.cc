@@ -49,13 +49,26 @@ SamplingOptions own_sampling(const World& world, uint64_t seed) {
   return sampling;
 }
 
+// Returns answers that say their prompt again and again, to the greatest length that the model's own may have.
+std::vector<OwnAnswer> stand_ins(std::span<const std::vector<int32_t>> prompts, const OwnAnswerOptions& how) {
+  std::vector<OwnAnswer> answers;
+  for (const std::vector<int32_t>& prompt : prompts) {
+    const int64_t given = std::ssize(prompt);
+    OwnAnswer& one = answers.emplace_back(OwnAnswer{prompt, given});
+    for (int64_t i = 0; i < std::min(how.longest, how.context - given); ++i)
+      one.ids.push_back(prompt[static_cast<size_t>(i % given)]);
+  }
+  return answers;
+}
+
 }  // namespace
 
 std::vector<int32_t> stop_ids_of(const Checkpoint& model, const Tokenizer& tokenizer) {
   return stop_token_ids(model.texts(), [&](std::string_view token) { return tokenizer.id_of(token); });
 }
 
-Corpus own_corpus(const World& world, const Job& job, const std::vector<Document>& starts, int64_t documents) {
+Corpus own_corpus(const World& world, const Job& job, const std::vector<Document>& starts, int64_t documents,
+                  OwnAnswers kind) {
   std::vector<std::vector<int32_t>> prompts = world.chat != nullptr ? questions(world.tokenizer, *world.chat, true)
                                                                     : beginnings(starts, job.context, documents);
   check(std::ssize(prompts) >= documents,
@@ -68,7 +81,8 @@ Corpus own_corpus(const World& world, const Job& job, const std::vector<Document
   how.context = job.context;
   Corpus own;
   Sha256 hash;
-  for (OwnAnswer& a : own_answers(world.make_runner, job.serving, prompts, how)) {
+  for (OwnAnswer& a : kind == OwnAnswers::stand_ins ? stand_ins(prompts, how)
+                                                    : own_answers(world.make_runner, job.serving, prompts, how)) {
     if (std::ssize(a.ids) - a.given < kShortestDocument) {
       ++own.too_short;
       continue;

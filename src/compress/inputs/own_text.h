@@ -16,7 +16,11 @@ namespace fidelio {
 // The model's own answers as documents of the domain "own", sampled by what its generation_config.json recommends, or at
 // temperature 1 where that recommends nothing. `starts`: documents that prompts of a model without a template are taken
 // from. Throws Error where there are not so many prompts.
-Corpus own_corpus(const World& world, const Job& job, const std::vector<Document>& starts, int64_t documents);
+//
+// A dry run wants their number and lengths alone. It takes stand-ins as long as an answer may be, and runs no model.
+enum class OwnAnswers : uint8_t { written, stand_ins };
+Corpus own_corpus(const World& world, const Job& job, const std::vector<Document>& starts, int64_t documents,
+                  OwnAnswers kind);
 // The file that a checkpoint has of them, a line each (runtime/texts/words.h).
 std::string own_text(const Corpus& own, const Tokenizer& tokenizer);
 

@@ -134,6 +134,27 @@ TEST_F(OwnText, IsReadBackFromItsFileAsItWasWritten) {
   }
 }
 
+// A dry run counts no less than a run has, and runs no model for that.
+TEST_F(OwnText, StandInsAreAsLongAsAnAnswerMayBe) {
+  const Tokenizer tokenizer = Tokenizer::load(FIDELIO_SOURCE_DIR "/models/quill-1m");
+  const Corpus text =
+      read_corpus({FIDELIO_SOURCE_DIR "/models/data/docs-heldout.txt"}, tokenizer, nullptr, 512, Shingles::none);
+  Job job;
+  job.context = 128;
+  World world{source_, tokenizer, nullptr, maker(), {}, {}};
+  const Corpus written = own_corpus(world, job, text.documents, 12, OwnAnswers::written);
+  world.make_runner = [](const RunnerOptions&) -> std::unique_ptr<Runner> { throw Error("a model is run"); };
+  EXPECT_THROW(own_corpus(world, job, text.documents, 12, OwnAnswers::written), Error);
+  const Corpus counted = own_corpus(world, job, text.documents, 12, OwnAnswers::stand_ins);
+  ASSERT_EQ(counted.documents.size(), 12u);
+  ASSERT_LE(written.documents.size(), 12u);
+  for (const Document& d : counted.documents) {
+    EXPECT_EQ(std::ssize(d.ids), 128);
+    EXPECT_EQ(d.given, 16);
+  }
+  for (size_t i = 0; i < written.documents.size(); ++i) EXPECT_LE(std::ssize(written.documents[i].ids), 128);
+}
+
 TEST_F(OwnText, PromptsOfWholeAnswersAreNoneOfItsOwn) {
   const Tokenizer tokenizer = Tokenizer::load(FIDELIO_SOURCE_DIR "/models/quill-26m");
   const ChatTemplate chat("{% for m in messages %}{{ m.content }}{% endfor %}");

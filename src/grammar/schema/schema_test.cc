@@ -179,8 +179,8 @@ TEST(Schema, NumbersAreMetDigitByDigit) {
                {"18446744073709551616", "-1"});
   expect_reads(R"({"type": "integer", "exclusiveMinimum": 9007199254740992})", {"9007199254740993"},
                {"9007199254740992", "1"});
-  expect_reads(R"({"minimum": 9007199254740992.0, "exclusiveMaximum": 9007199254740993})",
-               {"9007199254740992", "9007199254740992.5"}, {"9007199254740993", "9007199254740991.9"});
+  expect_reads(R"({"minimum": 9007199254740992.0, "exclusiveMaximum": 9007199254740993})", {"9007199254740992"},
+               {"9007199254740993", "9007199254740991.9", "9007199254740992.5"});
   expect_reads(R"({"const": 9007199254740993})", {"9007199254740993"}, {"9007199254740992"});
   expect_reads(R"({"enum": [18446744073709551615, -9223372036854775808, 0.1]})",
                {"18446744073709551615", "-9223372036854775808", "0.1"}, {"18446744073709551616"});
@@ -197,6 +197,42 @@ TEST(Schema, NumbersAreMetDigitByDigit) {
   EXPECT_THAT(refusal(R"({"type": "integer", "minimum": 1e308})"), "");
   EXPECT_THAT(refusal(R"({"type": "integer", "minimum": 1000000000000000001, "maximum": 1000000000000000000})"),
               HasSubstr("no integer is within the bounds"));
+}
+
+// json-schema-org's suite asked for what is no integer and was given 150000080001105.0095, which is one for whoever
+// reads it as a floating-point number. The longest answers are drawn, and judged as such readers do.
+TEST(Schema, NumbersAreOfTheFormForReadersOfFloatingPoint) {
+  expect_reads(R"({"type": "number", "not": {"type": "integer"}})",
+               {"12345678901234.5", "-1.25", "0.123456789012345", "-0.5"},
+               {"150000080001105.009559085082001", "123456789012345.5", "1.234567890123456", "3", "3.0"});
+  expect_reads(R"({"type": "number", "exclusiveMinimum": 123456789012345})", {"123456789012346", "999999999999999"},
+               {"123456789012345", "123456789012345.5"});
+  expect_reads(R"({"type": "number", "minimum": 0.12345678901234567, "maximum": 123456789012.3456})",
+               {"0.123456789012346", "123456789012.345"}, {"0.123456789012345", "123456789012.346"});
+  EXPECT_THAT(refusal(R"({"type": "number", "not": {"type": "integer"}, "minimum": 1000000000000000})"),
+              HasSubstr("no text"));
+  EXPECT_THAT(refusal(R"({"type": "number", "minimum": 0.30000000000000004, "maximum": 0.30000000000000004})"),
+              HasSubstr("at most 15 digits"));
+  std::mt19937 random(1);
+  for (const char* schema :
+       {R"({"type": "number", "not": {"type": "integer"}})", R"({"type": "number", "not": {"const": 1.5}})",
+        R"({"type": "number", "exclusiveMinimum": 99999999999999.9})",
+        R"({"type": "number", "exclusiveMinimum": -0.1, "exclusiveMaximum": 100000000000000})",
+        R"({"type": "number", "not": {"multipleOf": 0.5}})"}) {
+    Automaton machine(schema_grammar(in_json(schema)));
+    for (int i = 0; i < 1000; ++i) {
+      std::string text;
+      for (Automaton::State state = machine.start();; state = machine.step(state, static_cast<uint8_t>(text.back()))) {
+        std::string next;
+        for (const char byte : std::string("-.0123456789"))
+          if (machine.step(state, static_cast<uint8_t>(byte)) != Automaton::kDead) next += byte;
+        if (next.empty()) break;
+        text += next[random() % next.size()];
+      }
+      ASSERT_TRUE(reads(machine, text)) << schema << " on " << text;
+      ASSERT_TRUE(valid_for(in_json(schema), in_json(text))) << schema << " on " << text;
+    }
+  }
 }
 
 TEST(Schema, CasesExcludeEachOther) {

@@ -44,7 +44,8 @@ std::string line_that_fits(const Checkpoint& source, std::string_view target) {
 }
 
 std::string why_larger(const Checkpoint& source, std::string_view target) {
-  const bool ours = text_of_key(nlohmann::json::parse(source.provenance()), "method") != "";
+  const nlohmann::json about = nlohmann::json::parse(source.provenance());
+  const bool ours = text_of_key(about, "method") != "";
   // `outer` is the bytes of a coded vocabulary that becomes dense, `in_f32` those of layers' linears held in F32.
   int64_t outer = 0, in_f32 = 0;
   for (LinearId id : linears_of(source.config())) {
@@ -71,6 +72,12 @@ std::string why_larger(const Checkpoint& source, std::string_view target) {
         "8: "
         "make the model with --embedding int8g32 and export it --to gguf",
         bytes_text(outer), target);
+  if (text_of_key(about, "for") == consumer_of(target))
+    return fmt::format(
+        "It was made for {} already, and its weights are the same there. What is wider is the header, and codes of 3, "
+        "5, 6 or "
+        "7 bits where a reader wants them in words of 32",
+        consumer_of(target));
   return fmt::format("The formats of its weights are wider there. `{}` chooses among those that are not",
                      line_that_fits(source, target));
 }

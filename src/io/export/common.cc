@@ -7,6 +7,7 @@
 
 #include "arch/stops.h"
 #include "formats/half_scales.h"
+#include "io/checkpoint_files.h"
 #include "io/export/export.h"
 #include "io/hf_config.h"
 #include "io/identity/weights_hash.h"
@@ -192,6 +193,7 @@ void write_folder(const Checkpoint& source, const std::string& folder, std::stri
   write_file_atomically(temporary.path() + "/config.json", config.dump(2) + "\n");
   for (const auto& [name, text] : files) write_file_atomically(temporary.path() + "/" + name, text);
   copy_companions(source.texts(), temporary.path());
+  copy_companion(source.texts(), std::string(kOwnTextFile), temporary.path());
   temporary.commit();
 }
 

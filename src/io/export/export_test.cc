@@ -1,5 +1,6 @@
 // These tests read exports back with unpackers written from the definitions of the formats, bit by bit, and compare
 // them with decode(). They share nothing with the packers. tools/check_export.py does the same with the real readers.
+#include "io/checkpoint_files.h"
 #include "io/export/export_fixture.h"
 #include "text/chat_template.h"
 
@@ -387,6 +388,21 @@ TEST_F(ExportTest, AModelOfSomebodyElseIsToBeQuantisedFirst) {
   EXPECT_THAT(why_larger(source, "gptq"), HasSubstr("--format int4g128"));
 }
 
+// A model that was chosen for its reader is not to be chosen so once more.
+TEST_F(ExportTest, AModelMadeForItsReaderIsNotToBeMadeAgain) {
+  const Checkpoint made = make({{"layers.1.o", "int6g32"}});
+  const auto why = [&](const json& provenance, const char* target) {
+    std::filesystem::remove_all(root_ + "/again");
+    write_checkpoint(root_ + "/again", made, {}, nullptr, provenance);
+    return why_larger(Checkpoint::open(root_ + "/again"), target);
+  };
+  const json vllm = {{"source", "tiny-1m"}, {"method", "compress"}, {"for", "vllm"}};
+  EXPECT_THAT(why(vllm, "compressed-tensors"),
+              AllOf(HasSubstr("It was made for vllm"), testing::Not(HasSubstr("fidelio compress"))));
+  EXPECT_THAT(why(vllm, "gguf"), HasSubstr("`fidelio compress tiny-1m --ear 0.98 --for llama.cpp -o NEW`"));
+  EXPECT_THAT(why({{"method", "compress"}, {"for", "fidelio"}}, "gptq"), HasSubstr("--for gptq -o NEW`"));
+}
+
 // The refusal ends with the command to type, with the same model and the same target, for readers of such files.
 TEST_F(ExportTest, ARefusalNamesTheCommandThatFits) {
   const auto message = [&](const json& provenance, const char* target) {
@@ -409,6 +425,25 @@ TEST_F(ExportTest, ARefusalNamesTheCommandThatFits) {
               HasSubstr("`fidelio compress tiny-1m --ear 0.95 --for vllm -o NEW`"));
   EXPECT_THAT(message(json{{"source", "x; rm -r ~"}, {"certificate", "none"}}, "gguf"),
               HasSubstr("`fidelio compress ORIGINAL --ear 0.98 --for llama.cpp -o NEW`"));
+}
+
+// A certificate on the model's own answers is measured again on the file that lies beside the weights.
+TEST_F(ExportTest, TheModelsOwnAnswersGoAlong) {
+  const Checkpoint ours = make({{"layers.0.o", "int4g32"}});
+  const std::string answers = ours.folder() + "/" + std::string(kOwnTextFile), copy = out() + "/own-text.jsonl";
+  export_compressed_tensors(ours, out(), ServingProfile::any);
+  EXPECT_FALSE(std::filesystem::exists(copy));
+  std::filesystem::remove_all(out());
+  std::ofstream(answers) << "{\"ids\":[1]}\n";
+  export_compressed_tensors(ours, out(), ServingProfile::any);
+  EXPECT_EQ(read_text_file(copy), "{\"ids\":[1]}\n");
+  std::filesystem::remove_all(out());
+  // A file of somebody's that a link leads to is not published.
+  std::filesystem::rename(answers, root_ + "/elsewhere");
+  std::filesystem::create_symlink(root_ + "/elsewhere", answers);
+  EXPECT_THAT([&] { export_compressed_tensors(ours, out(), ServingProfile::any); },
+              testing::ThrowsMessage<Error>(HasSubstr("is a link to")));
+  EXPECT_FALSE(std::filesystem::exists(out()));
 }
 
 TEST_F(ExportTest, AnOutputThatExistsIsLeftAlone) {

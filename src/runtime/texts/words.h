@@ -15,9 +15,6 @@
 namespace fidelio {
 
 inline constexpr int64_t kOwnDocuments = 48, kLeastOwnDocuments = 12, kMostOwnDocuments = 1000;
-// A checkpoint that was certified on its own answers keeps them in this file beside its weights, so that they can be
-// measured again.
-inline constexpr std::string_view kOwnTextFile = "own-text.jsonl";
 
 enum class TextUse : uint8_t { calibration, heldout };
 
