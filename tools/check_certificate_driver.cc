@@ -125,9 +125,7 @@ json coverage(const json& request, const Population& population, bool pooled) {
   for (int r = 0; r < repeats; ++r) {
     const Sets sets = draw(population, request.at("documents"), request.at("trial"), request.at("contiguous"), rng);
     const std::vector<DocumentFidelity> own = documents_of(population, sets.certificate, 0);
-    std::vector<DocumentFidelity> beside;
-    if (!request.at("alone").get<bool>()) beside = documents_of(population, sets.trial, 0);
-    const auto domains = pooled ? by_domain(own, confidence, {}, beside) : one_by_one(own, confidence);
+    const auto domains = pooled ? by_domain(own, confidence) : one_by_one(own, confidence);
     bool mean_wrong = false, document_wrong = false;
     double least = 1, true_least = 1;
     for (const DomainFidelity& d : domains) {
@@ -210,18 +208,15 @@ Outcome by_tests(const Population& population, const Sets& sets, double target, 
 }
 
 // The ladder of compress/search/ladder.cc and its two levels: the plan that is foreseen to hold and every smaller one;
-// where the first fails, those that are larger by `larger` steps. Each sequence goes down until a plan fails. The documents
-// that plans were tried on are those of the foreseen plan, and join the pool where they are kept.
+// where the first fails, those that are larger by `larger` steps. Each sequence goes down until a plan fails.
 Outcome by_ladder(const Population& population, const Sets& sets, double target, int plans,
-                  const std::vector<int>& larger, bool alone) {
+                  const std::vector<int>& larger) {
   Outcome o;
   const int start = foreseen_plan(population, sets, target, confidence_at(kExpectedLevel), plans);
-  std::vector<DocumentFidelity> beside;
-  if (!alone) beside = documents_of(population, sets.trial, static_cast<size_t>(start));
   const auto holds = [&](int plan, double level) {
     ++o.tests;
     const auto own = documents_of(population, sets.certificate, static_cast<size_t>(plan));
-    const double least = lowest_end(by_domain(own, confidence_at(level), {}, beside));
+    const double least = lowest_end(by_domain(own, confidence_at(level)));
     if (least < target) return false;
     o.plan = plan, o.least = least;
     return true;
@@ -255,7 +250,7 @@ json procedure(const json& request, const Population& population, bool ladder) {
   std::vector<double> by;  // how far a wrong printed end lies above the truth
   for (int r = 0; r < repeats; ++r) {
     const Sets sets = draw(population, request.at("documents"), request.at("trial"), request.at("contiguous"), rng);
-    const Outcome o = ladder ? by_ladder(population, sets, target, plans, request.at("larger"), request.at("alone"))
+    const Outcome o = ladder ? by_ladder(population, sets, target, plans, request.at("larger"))
                              : by_tests(population, sets, target, plans);
     tests += o.tests;
     if (o.plan < 0) continue;

@@ -1,4 +1,4 @@
-// Where the time of a run goes. Every second counts once: a part that begins inside another pauses it.
+// An account of where the time of a run goes. Every second counts once: a part that begins inside another pauses it.
 #pragma once
 #include <string>
 #include <utility>
@@ -12,10 +12,10 @@ class TimeAccount {
  public:
   explicit TimeAccount(std::string phase) : current_(std::move(phase)) {}
 
-  // What begins now, after what was before it.
+  // Begins a phase, and ends the one before it.
   void phase(const std::string& name) { go_on_with(name); }
 
-  // A part of the phase, or of another part, until it is destroyed.
+  // Counts to a part of the phase, or of another part, until it is destroyed.
   class Part {
    public:
     Part(TimeAccount& account, const std::string& name) : account_(account), before_(account.current_) {
@@ -31,7 +31,7 @@ class TimeAccount {
   };
   [[nodiscard]] Part part(const std::string& name) { return {*this, name}; }
 
-  // Until now, by the order in which they began; parts of one name are added up.
+  // The time of each until now, by the order in which they began; parts of one name are added up.
   std::vector<std::pair<std::string, Seconds>> parts() {
     go_on_with(current_);
     return parts_;

@@ -2,11 +2,13 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <set>
 
 #include "compress/certificate/beyond.h"
 #include "compress/certificate/judge.h"
+#include "eval/statistics/clusters.h"
 
 namespace fidelio {
 namespace {
@@ -139,6 +141,29 @@ std::string sure_words(const Certificate& c) {
                      units_of(c), means, tests_words(c));
 }
 
+// Says what documents as many as these may hold none of, by the domain that has the fewest. No interval that is made of
+// them knows of it.
+std::string rare_words(const Certificate& c) {
+  const auto fewest = std::min_element(c.domains.begin(), c.domains.end(),
+                                       [](const auto& a, const auto& b) { return a.documents < b.documents; });
+  if (fewest == c.domains.end()) return "";
+  return fmt::format(
+      "a sort of text that makes up less than {:.1f}% of its kind: the {} {} of {} may hold none of it, and the "
+      "certainty "
+      "above does not cover it; ",
+      100 * largest_unseen_share(fewest->documents, kWholeLevel), fewest->documents, units_of(c), fewest->domain);
+}
+
+std::string untested_words(const Certificate& c) {
+  return fmt::format(
+      "{}{}other kinds of text and other languages; pieces longer than {} tokens; other programs, processors and "
+      "number "
+      "formats than those that measured; and whether answers are right: the original's mistakes are kept.",
+      c.passages ? fmt::format("documents other than the {} from which these passages are; ", files_of_passages(c))
+                 : "",
+      rare_words(c), c.context);
+}
+
 }  // namespace
 
 std::vector<PlainWords> in_plain_words(const Certificate& c, bool kept) {
@@ -158,15 +183,7 @@ std::vector<PlainWords> in_plain_words(const Certificate& c, bool kept) {
          fmt::format("the draft \"{}\" changes no token that the model chooses; of {} tokens that it guessed the model "
                      "took {}%.",
                      c.draft->draft, c.draft->judged, of_100(c.draft->acceptance))});
-  words.push_back(
-      {"Not tested",
-       fmt::format(
-           "{}other kinds of text and other languages; pieces longer than {} tokens; other "
-           "programs, processors and number formats than those that measured; and whether answers are right: "
-           "the original's mistakes are kept.",
-           c.passages ? fmt::format("documents other than the {} from which these passages are; ", files_of_passages(c))
-                      : "",
-           c.context)});
+  words.push_back({"Not tested", untested_words(c)});
   return words;
 }
 

@@ -89,22 +89,19 @@ DomainFidelity measured(const std::string& name, std::span<const DocumentFidelit
 }
 
 // Returns the ratios of every domain, learned from all documents.
-std::map<std::string, Ratios> pooled(std::span<const DocumentFidelity> documents,
-                                     std::span<const DocumentFidelity> beside) {
+std::map<std::string, Ratios> pooled(std::span<const DocumentFidelity> documents) {
   DocumentPool kl, ear, flips, kl_sampled, ear_sampled;
+  std::map<std::string, Losses> of;
+  for (const DocumentFidelity& d : documents) of[d.domain].add(d);
   std::map<std::string, int> kinds;
-  for (const auto& set : {documents, beside}) {
-    std::map<std::string, Losses> of;
-    for (const DocumentFidelity& d : set) of[d.domain].add(d);
-    for (const auto& [name, losses] : of) {
-      const int kind = kinds.emplace(name, static_cast<int>(kinds.size())).first->second;
-      kl.add(kind, losses.kl, losses.tokens);
-      ear.add(kind, losses.ear, losses.tokens);
-      flips.add(kind, losses.flips, losses.tokens);
-      if (losses.sampled == 0) continue;
-      kl_sampled.add(kind, losses.kl_sampled, losses.tokens);
-      ear_sampled.add(kind, losses.ear_sampled, losses.tokens);
-    }
+  for (const auto& [name, losses] : of) {
+    const int kind = kinds.emplace(name, static_cast<int>(kinds.size())).first->second;
+    kl.add(kind, losses.kl, losses.tokens);
+    ear.add(kind, losses.ear, losses.tokens);
+    flips.add(kind, losses.flips, losses.tokens);
+    if (losses.sampled == 0) continue;
+    kl_sampled.add(kind, losses.kl_sampled, losses.tokens);
+    ear_sampled.add(kind, losses.ear_sampled, losses.tokens);
   }
   std::map<std::string, Ratios> ratios;
   for (const auto& [name, kind] : kinds)
@@ -116,10 +113,10 @@ std::map<std::string, Ratios> pooled(std::span<const DocumentFidelity> documents
 }  // namespace
 
 std::vector<DomainFidelity> by_domain(std::span<const DocumentFidelity> documents, double confidence,
-                                      const DocumentCounts& others, std::span<const DocumentFidelity> beside) {
+                                      const DocumentCounts& others) {
   std::map<std::string, std::vector<const DocumentFidelity*>> of;
   for (const DocumentFidelity& d : documents) of[d.domain].push_back(&d);
-  const std::map<std::string, Ratios> ratios = pooled(documents, beside);
+  const std::map<std::string, Ratios> ratios = pooled(documents);
   std::vector<DomainFidelity> all;
   for (const auto& [name, own] : of) {
     const auto there = others.find(name);

@@ -42,12 +42,10 @@ struct DomainFidelity {
 using DocumentCounts = std::map<std::string, int64_t>;
 // Sums up the documents of each domain, in alphabetical order of the domains. Each interval has this confidence by
 // itself; for all domains together see confidence_of_each in clusters.h. How much documents differ is learned from
-// all domains (eval/statistics/pool.h). The documents `beside` these also count for that, but no mean includes them;
-// they were measured on this plan or another one of the same model. If `others` gives numbers of documents by domain,
-// the intervals are those foreseen for that many further documents (clusters.h), for KL, EAR and greedy agreement
-// only.
+// all domains (eval/statistics/pool.h). If `others` gives numbers of documents by domain, the intervals are those
+// foreseen for that many further documents (clusters.h), for KL, EAR and greedy agreement only.
 std::vector<DomainFidelity> by_domain(std::span<const DocumentFidelity> documents, double confidence = 0.95,
-                                      const DocumentCounts& others = {}, std::span<const DocumentFidelity> beside = {});
+                                      const DocumentCounts& others = {});
 // Treats all documents as one kind of text, named "all". A part of the document before it (with the same name, and a
 // domain that continues that document's domain with "/...") is joined to that document. The intervals rest on these
 // documents alone.

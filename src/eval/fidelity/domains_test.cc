@@ -32,28 +32,20 @@ TEST(Domains, TheWorstDocumentIsNamed) {
   EXPECT_EQ(to_json(d)["worst_document"]["ear"], 0.9);
 }
 
-// A strange document in one domain, or among those that plans were tried on, is evidence about every domain.
+// A strange document in one domain is evidence about every domain.
 TEST(Domains, AStrangeDocumentWidensAllIntervalsWhereverItIs) {
   const std::vector<DocumentFidelity> prose = documents("prose", 20, 0.01, 2);
-  std::vector<DocumentFidelity> both = documents("docs", 20, 0.02, 1), tried = documents("docs", 10, 0.02, 3);
+  std::vector<DocumentFidelity> both = documents("docs", 20, 0.02, 1);
   both.insert(both.end(), prose.begin(), prose.end());
-  const DomainFidelity before = by_domain(both)[1], beside = by_domain(both, 0.95, {}, tried)[1];
+  const DomainFidelity before = by_domain(both)[1];
   EXPECT_EQ(before.domain, "prose");
-  EXPECT_EQ(beside.documents, 20);
-  EXPECT_EQ(beside.ear.value, before.ear.value);
-  // More documents of the same kind hardly change it.
-  EXPECT_NEAR(width(beside.ear), width(before.ear), 0.25 * width(before.ear));
   std::vector<DocumentFidelity> strange = both;
   strange[4].ear = 900, strange[4].kl *= 5;
   const DomainFidelity elsewhere = by_domain(strange)[1];
-  tried[2].ear = 900, tried[2].kl *= 5;
-  const DomainFidelity on_trial = by_domain(both, 0.95, {}, tried)[1];
-  for (const DomainFidelity& d : {elsewhere, on_trial}) {
-    EXPECT_EQ(d.ear.value, before.ear.value);
-    EXPECT_GT(width(d.ear), 1.2 * width(before.ear));
-    EXPECT_GT(width(d.kl), 1.2 * width(before.kl));
-    EXPECT_GT(width(d.document_ear), 1.2 * width(before.document_ear));
-  }
+  EXPECT_EQ(elsewhere.ear.value, before.ear.value);
+  EXPECT_GT(width(elsewhere.ear), 1.2 * width(before.ear));
+  EXPECT_GT(width(elsewhere.kl), 1.2 * width(before.kl));
+  EXPECT_GT(width(elsewhere.document_ear), 1.2 * width(before.document_ear));
 }
 
 TEST(Domains, WithoutAFlipAgreementIsStillUncertain) {
