@@ -10,28 +10,32 @@ import sys
 
 import headlines
 
-RUNTIME = ["core", "formats", "text", "arch", "io", "step", "kernels", "runtime"]
-ROOMS = {  # room -> rooms it may include
-    "core": [],
-    "ranks": ["core"],
-    "formats": ["core"],
-    "text": ["core"],
-    "arch": ["core"],
-    "io": ["core", "formats", "text", "arch"],
-    "step": ["core", "formats", "arch"],
-    "kernels": ["core", "formats", "step"],
-    "alloc": ["core", "formats"],
-    "runtime": ["core", "formats", "text", "arch", "io", "step", "kernels"],
-    "engine": RUNTIME,
-    "train": [*RUNTIME, "ranks"],
-    "quant": RUNTIME,
-    "eval": [*RUNTIME, "engine"],
-    "grammar": [*RUNTIME, "engine"],
-    "serve": [*RUNTIME, "engine", "grammar"],
-    "sensitivity": [*RUNTIME, "ranks", "engine", "train", "eval", "quant", "alloc"],
-    "compress": [*RUNTIME, "ranks", "engine", "train", "eval", "quant", "alloc", "sensitivity"],
-    "app": None,
-}
+
+
+def rooms_of_the_build():
+    """Which rooms each room may include: its DEPS in the build files, and what those may include. None: all, as app may."""
+    wanted = {}
+    for path in ("CMakeLists.txt", "cmake/cuda.cmake"):
+        for folders, deps in re.findall(r"^fidelio(?:_cuda)?_room\(\w+ FOLDERS ([\w/\s]+?)\s*DEPS ([^)]*)\)", open(path).read(), re.M):
+            room = folders.split()[0].split("/")[0]
+            wanted.setdefault(room, set()).update(re.findall(r"fidelio_([a-z]+)", deps))
+            if "${backends}" in deps:
+                wanted[room].add("kernels")
+    may = {}
+
+    def below(room):
+        if room not in may:
+            may[room] = set()
+            for other in wanted[room] - {room}:
+                may[room] |= {other} | below(other)
+        return may[room]
+
+    for room in wanted:
+        below(room)
+    return {**may, "app": None}
+
+
+ROOMS = rooms_of_the_build()
 MAX_LINES = {".h": 170, ".cuh": 280, ".cc": 520, ".cu": 520}
 MAX_FILES = 24  # a folder
 MAX_FUNCTION = 60
