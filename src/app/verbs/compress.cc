@@ -291,8 +291,8 @@ void add_texts(CLI::App& verb, CompressOptions* o) {
           "The most windows of text that are certified on, and between 16 and 64 the most that plans are tried on")
       ->check(above_zero());
   verb.add_option("--calibration-tokens", o->job.tokens,
-                  "Tokens the quantisers see (default: 131072; fewer above 30 million parameters, on a GPU above 2 "
-                  "billion, 32768 at least)")
+                  "Tokens the quantisers see (default: 131072; fewer above 30 million parameters, on a GPU above 500 "
+                  "million, 32768 at least)")
       ->check(above_zero());
   verb.add_option(
           "--calibration-samples", o->job.samples,

@@ -131,7 +131,7 @@ class NoisyExecutor {
   int32_t index_ = 0;
 };
 
-// What a step's logits are, row by row, and how far noise moved them.
+// Holds the logits of a step, row by row, and how far noise moved them.
 struct ReferenceRow {
   std::vector<double> logits;
   double noise = 0;        // the largest deviation of a logit in any of the runs with noise

@@ -13,7 +13,7 @@
 
 namespace fidelio {
 
-// What a backend asks of a model's shape.
+// Names the limits that a backend sets to a model's shape.
 struct ShapeLimits {
   int head_multiple = 2;                    // of the columns of a head
   bool turns_parts_of_normed_heads = true;  // it rotates a part of a head's columns where heads are normed

@@ -90,7 +90,7 @@ class FastModel {
   Executor<B> executor_;
 };
 
-// What a test asks of a backend.
+// Says how a test wants its programs to be run.
 template <Backend B>
 struct RandomPrograms {
   std::function<B(uint64_t seed, bool is_long)> make;
