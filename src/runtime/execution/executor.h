@@ -65,6 +65,7 @@ class Executor {
   void begin(int64_t rows, bool reads_draft_head) {
     rows_ = rows;
     reads_draft_head_ = reads_draft_head;
+    host_routes_ = false;  // of a step that was given up
   }
   void run(OpRange range) {
     for (at_ = range.first; at_ < range.last; ++at_)
