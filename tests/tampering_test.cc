@@ -279,7 +279,7 @@ TEST_F(Tampering, FiguresDomainsAndDocumentsAreMeasuredAgain) {
             [](json& c) { c["perplexity_ratio"] = {{"value", 1.1}, {"ci95", {1.05, 1.2}}}; }},
            {"of docs, measured is", [](json& c) { c["domains"][0]["ear"]["ci95"] = {nullptr, nullptr}; }},
            {"it counts", [](json& c) { c["tokens"] = 99'999; }},
-           {"it claims a confidence of", [](json& c) { c["promised"]["confidence"] = 0.999; }},
+           {"its confidence is 0.999, and that of its test", [](json& c) { c["promised"]["confidence"] = 0.999; }},
            {"speaks of the domains docs, medicine", [](json& c) { c["domains"][1]["domain"] = "medicine"; }},
            {"speaks of the domains docs, and", [](json& c) { c["domains"].erase(1); }},
            {"are not the ", [](json& c) { c["places"].erase(0); }}}) {
