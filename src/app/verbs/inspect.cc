@@ -205,8 +205,10 @@ void add_inspect(CLI::App& app) {
   verb->footer("Example:\n  fidelio inspect models/quill-26m");
   verb->add_option("MODEL", o->model, "Model folder or .gguf file")->required()->check(model_folder());
   verb->add_flag("--all", o->all, "List every weight matrix with its format and shape");
-  verb->add_flag("--program", o->program, "Print the operations of the model's step instead, in the order they run in");
   add_json(*verb, o->json);
+  verb->add_flag("--program", o->program, "Print the operations of the model's step instead, in the order they run in")
+      ->excludes("--all")
+      ->excludes("--json");
   verb->callback([o] {
     const Checkpoint checkpoint = Checkpoint::open(o->model);
     if (o->program) return print_program(checkpoint);
