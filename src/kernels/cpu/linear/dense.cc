@@ -151,9 +151,9 @@ std::span<const LinearKernel> dense_kernels(Isa isa) {
   }
 }
 
-bool bf16_dot_is_faster(Isa isa) {
-  const KernelSet& set = kernel_set(isa);
-  if (!set.bf16_bf16) return false;
+namespace {
+
+bool times_bf16_dot_faster(const KernelSet& set) {
   constexpr int64_t kOut = 64, kIn = 1024, kRows = 24;
   const Buffer weight(kOut * kIn * 2), input(kRows * kIn * 4), output(kRows * kOut * 4);
   const auto once = [&](DenseMultiply function, int64_t element) {
@@ -179,6 +179,15 @@ bool bf16_dot_is_faster(Isa isa) {
     dot = std::min(dot, once(set.bf16_bf16, 2));
   }
   return dot < wide;
+}
+
+}  // namespace
+
+bool bf16_dot_is_faster(Isa isa) {
+  const KernelSet& set = kernel_set(isa);
+  if (!set.bf16_bf16) return false;
+  static const bool faster = times_bf16_dot_faster(set);  // There is one set with such a product.
+  return faster;
 }
 
 }  // namespace fidelio::cpu

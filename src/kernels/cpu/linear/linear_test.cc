@@ -375,6 +375,15 @@ TEST(CoarseActivations, OfGatheredColumnsLeaveTheKeptOnes8Bits) {
     }
 }
 
+// The two products of BF16 weights round differently, and which is faster is measured. A second backend of a process
+// that measured anew, on a busy machine, gave other bits than the first.
+TEST(Isa, EveryBackendOfAProcessChoosesTheSameProduct) {
+  for (Isa isa : supported_isas()) {
+    const bool first = bf16_dot_is_faster(isa);
+    for (int i = 0; i < 100; ++i) ASSERT_EQ(bf16_dot_is_faster(isa), first) << name_of(isa) << " " << i;
+  }
+}
+
 TEST(Isa, NamesRoundTripAndUnknownOnesAreRefused) {
   for (Isa isa : {Isa::portable, Isa::avx2, Isa::avx512, Isa::amx}) EXPECT_EQ(parse_isa(name_of(isa)), isa);
   EXPECT_THAT([] { parse_isa("sse9"); },
