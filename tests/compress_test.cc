@@ -401,7 +401,7 @@ TEST(Compress, DamageToACertifiedCheckpointIsNamed) {
            {R"(\"draft\":null,\"ear\":{)", '9', "it claims EAR 1.000000 ["},
            {R"(],\"kl\":{)", '0', "it claims KL 0.000000"},
            {R"(\"domain\":\"text\",\"ear\":{)", '9', "of text, measured is 0.9"},
-           {R"(\"confidence\":0.95,\"domain\":\"text\",\"ear\":{)", '9', "of the text promised of, measured"},
+           {R"(\"confidence\":0.955,\"domain\":\"text\",\"ear\":{)", '9', "of the text promised of, measured"},
            {R"(\"next_document\":{\"ear\":{)", '9', "of a new document of text, measured is 0.9"},
            {R"(\"top1\":{)", '9', "it claims top1 1.000000 ["},
            {R"(\"perplexity_ratio\":{)", '9', "it claims a perplexity ratio 1.000000 ["},
