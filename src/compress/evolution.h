@@ -7,8 +7,10 @@ namespace fidelio {
 
 class PlanEvolution {
  public:
-  PlanEvolution(Desk& desk, const Measured& measured, const CandidateSet& candidates, Journal& journal)
+  PlanEvolution(Desk& desk, Runners& runners, const Measured& measured, const CandidateSet& candidates,
+                Journal& journal)
       : desk_(desk),
+        runners_(runners),
         table_(measured.table),
         candidates_(candidates),
         journal_(journal),
@@ -26,6 +28,7 @@ class PlanEvolution {
   Plan widest(bool of_source) const;
 
   Desk& desk_;
+  Runners& runners_;
   const SensitivityTable& table_;
   const CandidateSet& candidates_;
   Journal& journal_;

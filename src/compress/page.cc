@@ -97,24 +97,22 @@ std::string target_words(const Target& t) {
 }
 
 std::string certificate(const CompressStory& s) {
-  const Certificate& c = s.certificate;
+  const Certificate& c = s.made.certificate;
   const std::string target = target_words(c.target);
-  const std::string rate = s.report.contains("rate") ? fmt::format(" at {:g} tokens a second or more",
-                                                                   s.report["rate"]["asked"].get<double>())
-                                                     : "";
+  const std::string rate = s.made.rate ? fmt::format(" at {:g} tokens a second or more", s.made.rate->asked) : "";
   std::string html = "<p class=\"lead\">" + escape_html(s.model) +
-                     (!target.empty()             ? ": the smallest plan found with " + escape_html(target) + rate
-                      : s.report.contains("rate") ? ": the best fidelity" + rate
-                                                  : ": the best fidelity within a size") +
+                     (!target.empty() ? ": the smallest plan found with " + escape_html(target) + rate
+                      : s.made.rate   ? ": the best fidelity" + rate
+                                      : ": the best fidelity within a size") +
                      "." + "</p>\n";
   html += plain_words(c, true) + "<div class=\"cards\">" +
           card(number_text(c.promised.ear.value, 5),
                fmt::format("EAR on unseen text, {}: {} to {}", c.promised.domain,
                            number_or_none(c.promised.ear.ci95.low, 5), number_or_none(c.promised.ear.ci95.high, 5))) +
           card(fmt::format("{:.6f}", c.all.kl.value), "KL, nats a token") +
-          card(fmt::format("{:.3f}", s.report.at("bits_per_parameter").get<double>()), "bits a parameter, whole file") +
-          card(fmt::format("{:.2f}×", static_cast<double>(s.report.at("source_file_bytes").get<int64_t>()) /
-                                          static_cast<double>(s.report.at("file_bytes").get<int64_t>())),
+          card(fmt::format("{:.3f}", s.made.bits_per_parameter()), "bits a parameter, whole file") +
+          card(fmt::format("{:.2f}×",
+                           static_cast<double>(s.made.source_file_bytes) / static_cast<double>(s.made.file_bytes)),
                "smaller") +
           "</div>\n" + domains_picture(c, s.documents) + domains(c) + ladder_picture(c) + tails_picture(c);
   Table table{"Certificate",
@@ -137,12 +135,12 @@ std::string certificate(const CompressStory& s) {
                 {"entries of the sensitivity table", entries_text(s.measured.table)},
                 {"text SHA-256", c.places_sha256.substr(0, 16) + "…"},
                 {"reference SHA-256", c.reference_sha256.substr(0, 16) + "…"}};
-  if (s.report.contains("rate")) {
-    const nlohmann::json& r = s.report["rate"];
-    table.rows.push_back({fmt::format("tokens a second, after {} others", r["context"].get<int64_t>()),
-                          fmt::format("{:.4g} measured, {:g} asked for, {:.4g} foreseen", r["measured"].get<double>(),
-                                      r["asked"].get<double>(), r["foreseen"].get<double>())});
-    table.rows.push_back({"timed on", r["machine"].get<std::string>()});
+  if (s.made.rate) {
+    const MeasuredRate& r = *s.made.rate;
+    table.rows.push_back({fmt::format("tokens a second, after {} others", r.timed.context),
+                          fmt::format("{:.4g} measured, {:g} asked for, {:.4g} foreseen", r.kept().measured, r.asked,
+                                      r.kept().foreseen)});
+    table.rows.push_back({"timed on", r.timed.machine});
   }
   html += to_html(table);
   if (c.tasks) html += tasks(*c.tasks);
@@ -151,7 +149,7 @@ std::string certificate(const CompressStory& s) {
 
 // Where the target lies on an axis of KL; an EAR by 1 - EAR = c sqrt(KL), with c as measured.
 ChartTarget target_of(const CompressStory& s) {
-  const Target& target = s.certificate.target;
+  const Target& target = s.made.certificate.target;
   const double kl = target.allowed_kl(s.measured.table.ear_constant);
   return std::isfinite(kl) ? ChartTarget{kl, target_words(target)} : ChartTarget{};
 }
@@ -178,7 +176,7 @@ std::string plans(const CompressStory& s) {
     table.rows.push_back({u.format, number_text(u.bits, 3), number_text(u.kl, 6), number_text(u.ear, 5)});
   std::string html = svg_chart(chart) + to_html(table);
   if (s.found.trials.empty()) return html;
-  const bool of_tasks = s.certificate.tasks.has_value();
+  const bool of_tasks = s.made.certificate.tasks.has_value();
   Table trials{"Plans measured on the way",
                of_tasks ? "On the calibration questions with the source's answers." : "",
                {"bits a weight", "KL", "EAR [95%]", "EAR predicted"},
@@ -363,18 +361,17 @@ std::string sizes(const CompressStory& s) {
   Table table{"Sizes", "", {"what", "groups", "parameters", "bytes"}, {}};
   for (const auto& [format, sum] : by_format)
     table.rows.push_back({format, fmt::format("{}", sum[0]), fmt::format("{}", sum[1]), fmt::format("{}", sum[2])});
-  const int64_t file = s.report.at("file_bytes");
+  const int64_t file = s.made.file_bytes;
   table.rows.push_back({"everything else", "", "", fmt::format("{}", s.measured.table.fixed_bytes)});
   table.rows.push_back({"header", "", "", fmt::format("{}", file - s.found.plan.bytes)});
-  table.rows.push_back(
-      {"all files", "", fmt::format("{}", s.report.at("parameters").get<int64_t>()), fmt::format("{}", file)});
-  table.rows.push_back({"the source", "", "", fmt::format("{}", s.report.at("source_file_bytes").get<int64_t>())});
+  table.rows.push_back({"all files", "", fmt::format("{}", s.made.parameters), fmt::format("{}", file)});
+  table.rows.push_back({"the source", "", "", fmt::format("{}", s.made.source_file_bytes)});
   Table time{"Time",
              "Of this run; what an interrupted one had finished is not counted.",
              {"phase", "seconds", "of CPU time"},
              {}};
   Seconds total;
-  for (const auto& [name, spent] : s.seconds) {
+  for (const auto& [name, spent] : s.made.seconds) {
     time.rows.push_back({name, number_text(spent.wall, 1), number_text(spent.cpu, 1)});
     total += spent;
   }

@@ -1,13 +1,12 @@
 // The page about one compression: what was certified, which plans there were, what each group can bear, and what it
 // got.
 #pragma once
-#include <nlohmann/json_fwd.hpp>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "compress/report.h"
 #include "compress/search/search.h"
-#include "compress/seconds.h"
 #include "sensitivity/gamma.h"
 
 namespace fidelio {
@@ -27,11 +26,9 @@ struct CompressStory {
   std::vector<GammaRow> gamma;
   int gamma_group = 0;
   std::string search, allocate_by;
-  const Certificate& certificate;
-  const std::vector<DocumentFidelity>& documents;        // of the certificate
-  const nlohmann::json& report;                          // what --json writes
-  std::vector<std::pair<std::string, Seconds>> seconds;  // of this run, by phase
-  std::string made_by{};                                 // version, date and command
+  const MadeCheckpoint& made;
+  const std::vector<DocumentFidelity>& documents;  // of the certificate
+  std::string made_by{};                           // version, date and command
 };
 std::string compress_page(const CompressStory& story);  // self-contained HTML
 

@@ -44,9 +44,9 @@ std::vector<MeterResult> measure_uniform(Desk& desk, Players& players, const Can
 // asked for when given to all groups. What lies near it follows from it best. `uniform`: measurements by format.
 FormatSpec measured_format(const Desk& desk, const Measured& measured, const std::vector<MeterResult>& uniform,
                            const std::vector<CandidateGroup>& useful, double base_kl, double wanted) {
-  const double bits = desk.budget() > 0
-                          ? 8.0 * static_cast<double>(desk.budget()) / static_cast<double>(desk.source.parameters())
-                          : desk.job.calibration_bits;
+  const double bits = desk.budget.given() ? 8.0 * static_cast<double>(desk.budget.bytes()) /
+                                                static_cast<double>(desk.source.parameters())
+                                          : desk.job.calibration_bits;
   const bool by_size = !desk.job.has_target();
   FormatSpec nearest;
   double least = std::numeric_limits<double>::infinity();
@@ -143,8 +143,8 @@ void describe(Desk& desk, const EstimateOptions& options, double ear_constant, E
   e.table.ear_constant = ear_constant;
   e.table.fixed_bytes = fixed_bytes(desk.source, desk.groups);
   nlohmann::json about = {{"source_sha256", desk.source.sha256()},
-                          {"text_sha256", desk.search.sha256},
-                          {"tokens", desk.search.tokens},
+                          {"text_sha256", desk.texts.search.sha256},
+                          {"tokens", desk.texts.search.tokens},
                           {"passes", e.passes},
                           {"measured_in", desk.job.method == SensitivityMethod::single ? to_string(options.measured)
                                                                                        : std::string("all formats")},
@@ -162,9 +162,11 @@ void describe(Desk& desk, const EstimateOptions& options, double ear_constant, E
 
 }  // namespace
 
-Measured measure_table(Desk& desk, const CandidateSet& candidates, Journal& journal) {
+Measured measure_table(Desk& desk, Runners& runners, const CandidateSet& candidates, Journal& journal) {
   Measured measured;
-  FidelityMeter played(*desk.reference, desk.search.sequences, desk.pool, desk.table_mode());
+  Runners::InForce in_force(runners, Runners::Which::reference);
+  Runner& reference = in_force.runner();
+  FidelityMeter played(reference, desk.texts.search.sequences, desk.pool, desk.table_mode());
   JournaledGame game(played, journal);
   Players players(game, desk.ranks);
   EstimateOptions options;
@@ -196,14 +198,13 @@ Measured measure_table(Desk& desk, const CandidateSet& candidates, Journal& jour
   Estimation e = estimate(
       players, useful, options,
       [&](LinearId id, double sigma, uint64_t stream, bool flat) {
-        return desk.reference->pack_noisy(desk.source.linear(id), sigma, stream, flat);
+        return reference.pack_noisy(desk.source.linear(id), sigma, stream, flat);
       },
       [&](int64_t done, int64_t total) {
         if (!desk.ranks.first()) return;
         if (!progress) progress = std::make_unique<Progress>("sensitivity", total);
         progress->advance(done - std::exchange(before, done));
       });
-  desk.restore_reference();
   measured.next_place = players.reserve(0);
   describe(desk, options, c, e);
   make_monotone(e.table);

@@ -1,7 +1,9 @@
 // The first step: what every group costs in every format.
 #pragma once
-#include "compress/desk.h"
+#include "compress/desk/desk.h"
+#include "compress/desk/runners.h"
 #include "sensitivity/candidates.h"
+#include "sensitivity/journal.h"
 
 namespace fidelio {
 
@@ -16,6 +18,6 @@ struct Measured {
 };
 // Uniform plans first: they give c of 1 - EAR = c sqrt(KL), and say which formats lie so far from the targets that no
 // plan would use them. Then the groups, by the job's method; then what each is in the source is offered at no cost.
-Measured measure_table(Desk& desk, const CandidateSet& candidates, Journal& journal);
+Measured measure_table(Desk& desk, Runners& runners, const CandidateSet& candidates, Journal& journal);
 
 }  // namespace fidelio

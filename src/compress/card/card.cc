@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <filesystem>
+#include <nlohmann/json.hpp>
 
 #include "compress/card/card_head.h"
 #include "compress/certificate/words.h"
@@ -29,7 +30,7 @@ std::string first_of(const Head& head, const std::string& key) {
 std::string base_model(const CardFacts& facts, const Head& head) {
   if (first_of(head, "library_name") == "fidelio" && !first_of(head, "base_model").empty())
     return first_of(head, "base_model");
-  std::string name = text_or_none(facts.provenance, "source");
+  std::string name = facts.source;
   if (name.find('/') == std::string::npos && !facts.hub_name.empty()) return facts.hub_name;
   if (name.ends_with(".gguf")) name.resize(name.size() - 5);
   return name;
@@ -67,10 +68,7 @@ std::string sizes(const CardFacts& facts, const std::string& base) {
   text += base.empty() ? "A model" : fmt::format("{}", markdown_text(base));
   text += fmt::format(", compressed by fidelio to {} ({:.3f} bits a parameter, {:.4g} million parameters)",
                       bytes_text(facts.bytes), 8 * static_cast<double>(facts.bytes) / parameters, parameters / 1e6);
-  const auto original =
-      facts.provenance.is_object() ? facts.provenance.find("source_file_bytes") : facts.provenance.end();
-  if (facts.provenance.is_object() && original != facts.provenance.end() && original->is_number_integer())
-    text += fmt::format("; the original has {}", bytes_text(original->get<int64_t>()));
+  if (facts.source_file_bytes) text += fmt::format("; the original has {}", bytes_text(*facts.source_file_bytes));
   return text + ".\n\n";
 }
 
@@ -161,8 +159,12 @@ std::string making(const CardFacts& facts) {
 CardFacts card_facts(const Checkpoint& checkpoint, const TextFiles& source) {
   CardFacts facts;
   facts.name = std::filesystem::path(std::filesystem::path(checkpoint.folder()) / "").parent_path().filename().string();
-  facts.provenance = nlohmann::json::parse(checkpoint.provenance());
-  if (facts.provenance.is_object() && facts.provenance.contains("certificate")) try {
+  const nlohmann::json provenance = nlohmann::json::parse(checkpoint.provenance());
+  facts.source = text_or_none(provenance, "source");
+  if (provenance.is_object() && provenance.contains("source_file_bytes") &&
+      provenance["source_file_bytes"].is_number_integer())
+    facts.source_file_bytes = provenance["source_file_bytes"].get<int64_t>();
+  if (provenance.is_object() && provenance.contains("certificate")) try {
       facts.certificate = read_certificate(checkpoint);
     } catch (const Error&) {
       // It is another version's or damaged, and what it says is not repeated.

@@ -2,7 +2,6 @@
 // it is, how it was made and how it is run, and nothing that is not in the model's files.
 #pragma once
 #include <map>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <vector>
@@ -12,8 +11,9 @@
 namespace fidelio {
 
 struct CardFacts {
-  std::string name;                        // of the folder or file that the card is about, without the way there
-  nlohmann::json provenance;               // of the checkpoint (docs/formats.md); what of it is damaged is left out
+  std::string name;         // of the folder or file that the card is about, without the way there
+  std::string source = "";  // the name of the model it was made of; "": not known
+  std::optional<int64_t> source_file_bytes = {};
   std::optional<Certificate> certificate;  // none where there is none that can be read
   bool kept = true;                        // it was found to hold, or was not measured again
   std::string source_card = "";            // README.md of the model it was made of, if that has one

@@ -6,7 +6,8 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "compress/inputs/json_file.h"
+#include "core/file.h"
+#include "core/foreign/json.h"
 
 namespace fidelio {
 namespace {
@@ -41,7 +42,7 @@ Option option_of(const Checkpoint& source, const LinearGroup& group, const Forma
 }
 
 nlohmann::json read_plan(const std::string& file) {
-  nlohmann::json plan = read_json_file(file);
+  nlohmann::json plan = parse_json(read_text_file(file), file);
   if (plan.is_object() && plan.contains("plan")) plan = nlohmann::json(plan["plan"]);
   check(plan.is_object() && plan.contains("groups") && plan["groups"].is_object() && !plan["groups"].empty(),
         "{} is no plan: an object with \"groups\", each with its format, is expected, as --json writes it", file);
@@ -51,7 +52,7 @@ nlohmann::json read_plan(const std::string& file) {
 }
 
 SensitivityTable read_table(const std::string& file) {
-  const nlohmann::json table = read_json_file(file);
+  const nlohmann::json table = parse_json(read_text_file(file), file);
   try {
     return table_from_json(table);
   } catch (const Error& error) {

@@ -140,7 +140,7 @@ TextOverlap TextAccount::overlap() const {
 }
 
 int64_t TextAccount::record_bytes() const {
-  const std::string text = record().dump();
+  const std::string text = record().to_json().dump();
   // The record is JSON in a JSON string, where every quotation mark has a stroke before it.
   return std::ssize(text) + std::count(text.begin(), text.end(), '"');
 }

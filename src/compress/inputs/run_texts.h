@@ -1,7 +1,6 @@
 // The texts of one compression: rid of what would be counted twice, and noted as they are used.
 #pragma once
 #include <functional>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
@@ -37,7 +36,7 @@ class TextAccount {
   // Notes what it is certified on as well, for other text that may be certified on later. No set is added after it.
   void add_certificate();
   TextOverlap overlap() const;
-  nlohmann::json record() const { return used_.to_json(); }
+  const UsedTexts& record() const { return used_; }
   int64_t record_bytes() const;  // of the record, as it stands in a checkpoint's metadata
 
  private:

@@ -81,7 +81,7 @@ TEST_F(RunTextsTest, TheUseOfATextIsRememberedAndFoundAgain) {
   EXPECT_EQ(overlap.shingles.shared, 188);
   EXPECT_EQ(overlap.tried_on_parts, 0);
 
-  const auto used = UsedTexts::read({{"used_texts", uses.record()}}, "model");
+  const auto used = UsedTexts::read({{"used_texts", uses.record().to_json()}}, "model");
   std::vector<std::string> said;
   const auto note = [&](const std::string& text) { said.push_back(text); };
   // A document that was used goes, and of the rest it is told how much of it was used.

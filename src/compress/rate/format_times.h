@@ -7,7 +7,9 @@
 // and what its kinds cost beside it. Codes are the first layer's, packed anew for every layer, as often as a step must
 // read what no cache still holds.
 #pragma once
-#include "compress/desk.h"
+#include "compress/desk/desk.h"
+#include "compress/desk/runners.h"
+#include "sensitivity/journal.h"
 
 namespace fidelio {
 
@@ -20,16 +22,16 @@ struct FormatTimes {
 std::string kind_of(const std::string& group);
 
 // What decides how long a token takes, beside the plan: times of another setting say nothing here.
-std::string machine_of(const Desk& desk);
+std::string machine_of(const Desk& desk, const Runner& reference);
 int64_t decode_context(const Desk& desk);  // tokens before the one that is timed
 
 // Of these formats and of the source's own. The served runner must be there, with the source's weights, and
 // is left so. Times that the journal has of this machine are taken from there; the first who asks measures them.
-FormatTimes time_formats(Desk& desk, const std::vector<FormatSpec>& formats, Journal& journal);
+FormatTimes time_formats(Desk& desk, Runners& runners, const std::vector<FormatSpec>& formats, Journal& journal);
 // What a table offers beside the source's own.
 std::vector<FormatSpec> formats_of(const Desk& desk, const SensitivityTable& table);
 // The times of a table, where it has them of this machine.
-std::optional<FormatTimes> times_of(const Desk& desk, const SensitivityTable& table);
+std::optional<FormatTimes> times_of(const Desk& desk, const Runner& reference, const SensitivityTable& table);
 
 // Into the options of a table. Throws Error naming a format that was not timed.
 void put_times(const FormatTimes& times, SensitivityTable& table);

@@ -3,16 +3,33 @@
 //   times of formats (format_times.h) --front--> plans foreseen to be fast enough
 //     --search--> one of them, built --keeps--> timed: fast enough, or the front is made anew for a shorter time
 #pragma once
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
 #include "compress/rate/format_times.h"
 
 namespace fidelio {
 
 inline constexpr int kMostPaceTries = 4;  // plans built and timed
 
+// MeasuredRate says how fast a plan decodes beside what was asked for; all rates are in tokens a second.
+struct MeasuredRate {
+  struct Try {
+    double foreseen = 0, measured = 0;
+  };
+  double asked = 0;
+  DecodeTimes timed;       // where, and after how many tokens
+  std::vector<Try> tries;  // every plan that was timed; the last is the one that was kept
+  const Try& kept() const { return tries.back(); }
+};
+nlohmann::json to_json(const MeasuredRate& rate);
+
 class Pace {
  public:
-  Pace(Desk& desk, const SensitivityTable& table, Journal& journal)
-      : desk_(desk), table_(table), journal_(journal), asked_(desk.job.tokens_per_second) {}
+  Pace(Desk& desk, Runners& runners, const SensitivityTable& table, Journal& journal)
+      : desk_(desk), runners_(runners), table_(table), journal_(journal), asked_(desk.job.tokens_per_second) {}
 
   bool asked() const { return asked_ > 0; }
   void begin() { tries_.clear(); }  // a search; what was learnt of times stays
@@ -24,9 +41,8 @@ class Pace {
   bool keeps(const Plan& plan);
   // No plan of the front meets the target: says what the two would allow each alone. `rho`: measured KL over predicted.
   [[noreturn]] void refuse(const Target& target, double rho) const;
-  // {asked, foreseen, measured, context, machine, tries}, rates in tokens a second; null without a rate. Of the last plan
-  // that was timed.
-  nlohmann::json about() const;
+  // Returns what was timed since begin(); nothing without a rate.
+  std::optional<MeasuredRate> measured() const;
 
  private:
   struct Try {
@@ -36,6 +52,7 @@ class Pace {
   std::string fastest_words(const Target& target, double rho) const;
 
   Desk& desk_;
+  Runners& runners_;
   const SensitivityTable& table_;
   Journal& journal_;
   double asked_, ratio_ = 1;  // of measured to foreseen seconds: the largest seen

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "compress/certificate/judge.h"
+
 namespace fidelio {
 namespace {
 
@@ -30,8 +32,11 @@ std::vector<Plan> plans_to_try(Desk& desk, const SensitivityTable& table, PlanEv
   return evolution.front(loosest / foreseen_ratio(desk.job));
 }
 
-Search::Search(Desk& desk, const SensitivityTable& table, PlanEvolution& evolution, Builder& builder, Pace& pace)
+Search::Search(Desk& desk, Runners& runners, const SensitivityTable& table, PlanEvolution& evolution, Builder& builder,
+               Pace& pace)
     : desk_(desk),
+      runners_(runners),
+      measurer_(desk, runners),
       table_(table),
       pace_(pace),
       front_(plans_to_try(desk, table, evolution, pace)),
@@ -45,7 +50,7 @@ Found Search::run(const Target& target) {
   pace_.begin();
   if (!desk_.job.plan_file.empty()) {
     found_.plan = given();
-  } else if (desk_.budget() > 0 || desk_.job.rate_alone()) {
+  } else if (desk_.budget.given() || desk_.job.rate_alone()) {
     found_.plan = within_budget();
   } else if (desk_.job.accuracy_drop == 0) {
     found_.plan = choose();
@@ -53,7 +58,7 @@ Found Search::run(const Target& target) {
     const std::unique_ptr<TaskJudge> judge = desk_.world.make_judge(desk_.job.out + ".journal");
     found_.plan = keep_accuracy(*judge);
   }
-  found_.rate = pace_.about();
+  found_.rate = pace_.measured();
   return found_;
 }
 
@@ -62,10 +67,10 @@ Found Search::run(const Target& target) {
 Measurement Search::trial(const Plan& plan, const std::string& what) {
   const Built& built = builder_.build(plan);
   if (desk_.job.tune) {
-    ratio_ = kBuiltRatio * built.gain;
-    desk_.note(fmt::format("tuned: KL {:+.1f}% on text of the tuning's own", 100 * (built.gain - 1)));
+    ratio_ = kBuiltRatio * built.gain();
+    desk_.note(fmt::format("tuned: KL {:+.1f}% on text of the tuning's own", 100 * (built.gain() - 1)));
   }
-  const std::vector<DocumentFidelity> documents = documents_of(desk_.measure_adjustment(), desk_.adjustment);
+  const std::vector<DocumentFidelity> documents = documents_of(measurer_.adjustment(), desk_.texts.adjustment);
   const Judged judged = judge(documents, desk_.job.promise);
   const Measurement& m = judged.measured;
   const double predicted = predicted_ear(table_, plan, ratio_);
@@ -74,14 +79,14 @@ Measurement Search::trial(const Plan& plan, const std::string& what) {
                   what, bits_per_parameter(table_, plan), m.ear.value, m.ear.ci95.low, m.ear.ci95.high, judged.worst,
                   m.kl.value, predicted));
   found_.trials.push_back({bits_per_parameter(table_, plan), m.kl.value, m.ear, predicted});
-  return foreseen(documents, desk_.job.promise, confidence_at(kExpectedLevel), desk_.certificate.counts());
+  return foreseen(documents, desk_.job.promise, confidence_at(kExpectedLevel), desk_.texts.certificate.counts());
 }
 
 // Tests the plan in force on the documents of the certificate.
 Measurement Search::test(const Plan& plan, double level) {
-  found_.certified = desk_.measure_certificate(!desk_.job.has_target());  // of a ladder only the last plan is certified
+  found_.certified = measurer_.certificate(!desk_.job.has_target());  // of a ladder only the last plan is certified
   const Judged judged =
-      judge(documents_of(found_.certified, desk_.certificate), desk_.job.promise, confidence_at(level));
+      judge(documents_of(found_.certified, desk_.texts.certificate), desk_.job.promise, confidence_at(level));
   const Measurement& m = judged.measured;
   const double bits = bits_per_parameter(table_, plan);
   const bool met = meets(m, found_.target), asked = desk_.job.has_target();
@@ -167,12 +172,12 @@ Plan Search::given() {
 
 Plan Search::largest_within_budget() const {
   const auto fits = [&](const Plan& p) {
-    return desk_.budget() == 0 || p.bytes + desk_.header_bytes(desk_.quantised_formats(table_, p)) <= desk_.budget();
+    return !desk_.budget.given() || desk_.budget.fits(p.bytes, desk_.quantised_formats(table_, p));
   };
   const auto plan = std::find_if(front_.rbegin(), front_.rend(), fits);
   check(plan != front_.rend(), "no plan of these formats that could be of use fits {} bytes{}; the smallest takes {}",
-        desk_.budget(), pace_.asked() ? " and is fast enough" : "",
-        front_.front().bytes + desk_.header_bytes(desk_.quantised_formats(table_, front_.front())));
+        desk_.budget.bytes(), pace_.asked() ? " and is fast enough" : "",
+        front_.front().bytes + desk_.budget.header_bytes(desk_.quantised_formats(table_, front_.front())));
   return *plan;
 }
 

@@ -1,9 +1,11 @@
 // From a table to a plan that has been looked at on text the search has not seen.
 #pragma once
-#include <nlohmann/json.hpp>
+#include <optional>
+#include <vector>
 
 #include "alloc/task_calibration.h"
 #include "compress/builder.h"
+#include "compress/desk/measurer.h"
 #include "compress/evolution.h"
 #include "compress/rate/pace.h"
 
@@ -28,7 +30,7 @@ struct Found {
   std::vector<LadderStep> ladder;  // plans that were tested on them
   std::vector<TrialPoint> trials;
   std::optional<CertifiedTasks> tasks;
-  nlohmann::json rate;  // null without (Pace::about)
+  std::optional<MeasuredRate> rate;
 };
 
 // Plans among which a search looks, by ascending bytes: the table's Pareto front, or what evolution alone goes through.
@@ -49,10 +51,12 @@ Ladder ladder_of(const std::vector<Plan>& front, const Plan& start, int64_t para
 
 class Search {
  public:
-  Search(Desk& desk, const SensitivityTable& table, PlanEvolution& evolution, Builder& builder, Pace& pace);
+  Search(Desk& desk, Runners& runners, const SensitivityTable& table, PlanEvolution& evolution, Builder& builder,
+         Pace& pace);
   Found run(const Target& target);
   // The plans to choose from: those of least distance for their size, of those that are fast enough.
   const std::vector<Plan>& front() const { return front_; }
+  Measurer& measurer() { return measurer_; }  // of the plan that run() left in force
 
  private:
   Plan choose();
@@ -72,6 +76,8 @@ class Search {
   Measurement trial_on(OwnText& text, const Plan& plan, const std::string& what);
 
   Desk& desk_;
+  Runners& runners_;
+  Measurer measurer_;
   const SensitivityTable& table_;
   Pace& pace_;
   std::vector<Plan> front_;

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "compress/certificate/judge.h"
 #include "compress/search/search.h"
 #include "eval/statistics/clusters.h"
 
@@ -27,7 +28,7 @@ Measurement Search::trial_on(OwnText& text, const Plan& plan, const std::string&
   how.candidate_mode = desk_.job.served();
   std::vector<double> kl, loss, tokens;
   for (const WindowFidelity& w :
-       compare_sequences(*desk_.reference, *desk_.served, text.sequences, how, desk_.pool, {}, &text.kept)) {
+       compare_sequences(runners_.reference(), runners_.served(), text.sequences, how, desk_.pool, {}, &text.kept)) {
     tokens.push_back(static_cast<double>(w.sums.positions));
     kl.push_back(w.sums.kl);
     loss.push_back(tokens.back() - w.sums.ear);
@@ -77,7 +78,7 @@ TaskCalibration Search::calibrate(TaskJudge& judge, OwnText& text) {
 }
 
 Plan Search::keep_accuracy(TaskJudge& judge) {
-  const PassLimits limits = limits_of(*desk_.reference);
+  const PassLimits limits = limits_of(runners_.reference());
   OwnText text{judge.own_text(std::min(limits.max_positions, limits.cache_pages * kPageTokens)), {}, KeptStreams()};
   for (const AnsweredText& t : text.texts) text.sequences.push_back({t.ids, t.first_scored});
   const TaskCalibration point = calibrate(judge, text);
