@@ -5,13 +5,14 @@
 namespace fidelio {
 namespace {
 
-// The stops of plans, among those of the journal. What a stop makes follows from the formats of its own layer and of
-// those before it, so two plans that differ from some layer on share all stops before that layer.
+// A PlanStore keeps the quantised linears of plans in the journal, stop by stop. The result of a stop follows from the
+// formats of its own layer and of those before it, so two plans that differ from some layer on share all stops before
+// that layer.
 class PlanStore final : public StopStore {
  public:
   PlanStore(Journal& journal, const std::map<LinearId, FormatSpec>& formats) : journal_(journal) {
     std::map<int, std::string> of_layer;
-    for (const auto& [id, format] : formats)  // a head is read by no layer; an embedding is, by all
+    for (const auto& [id, format] : formats)  // no layer reads the head, all read the embedding
       if (id.layer >= 0 || id.role == Role::embedding)
         of_layer[id.layer] += to_string(id) + " " + to_string(format) + "\n";
     std::string before;
@@ -27,7 +28,7 @@ class PlanStore final : public StopStore {
   }
 
  private:
-  // A stop of a layer is named "layers.3.qkv"; embedding and head are candidates, and never asked for here.
+  // A stop of a layer is named "layers.3.qkv". Embedding and head are candidates, so nobody asks for them here.
   std::string name_of(const std::string& stop) const {
     return prefix_.at(std::stoi(stop.substr(stop.find('.') + 1))) + stop;
   }

@@ -24,7 +24,7 @@
 namespace fidelio {
 namespace {
 
-// Tuning's, beside the runners that measure.
+// Adds the memory that tuning takes beside the runners, if it runs `there`.
 std::vector<MemoryNeed> with_tuning(const Desk& desk, std::vector<MemoryNeed> needs, bool there) {
   if (!desk.job.tune || !there) return needs;
   train::TuneOptions how;
@@ -41,7 +41,7 @@ std::vector<MemoryNeed> gpu_needs(const Desk& desk) {
   return with_tuning(desk, gpu_memory_needs(desk.size()), desk.job.on_gpu);
 }
 
-// Says what of a memory is needed, and refuses to go on where it is not there.
+// Tells the user how much of a memory is needed. Throws Error if it is not available.
 ForeseenMemory checked_memory(const Desk& desk, const char* whose, std::vector<MemoryNeed> needs, int64_t available) {
   for (const MemoryNeed& need : needs) desk.note(fmt::format("{:<52} {:>10}", need.what, bytes_text(need.bytes)));
   desk.note(fmt::format("{:<52} {:>10}   of {} available", whose, bytes_text(total(needs)), bytes_text(available)));
@@ -49,7 +49,7 @@ ForeseenMemory checked_memory(const Desk& desk, const char* whose, std::vector<M
   return {std::move(needs), available};
 }
 
-// Candidates wait on disk, where the output goes.
+// Candidates are kept on disk, beside the output. Returns how many bytes they need there.
 int64_t check_room_on_disk(const Desk& desk) {
   const int64_t need = disk_need(desk.size());
   check_disk(desk.job.out, need, "the candidates of every format",
@@ -83,13 +83,15 @@ CertifiedSets sets_used(const Desk& desk) {
           documents_used(desk.texts.certificate), desk.texts.dealt};
 }
 
-// A certificate on the model's own answers can be measured again with these alone, so that they stay beside the weights.
+// A certificate on the model's own answers can be measured again only with these answers, so they stay beside the
+// weights.
 void write_own_text(const Desk& desk, const std::string& folder) {
   if (!desk.texts.own_text.empty())
     write_file_atomically(folder + "/" + std::string(kOwnTextFile), desk.texts.own_text);
 }
 
-// A checkpoint that an interrupted run of several targets has written already, if it is that.
+// Returns the checkpoint of a target if an interrupted run of several targets has written it already. Throws Error if
+// the folder holds something else.
 std::optional<MadeCheckpoint> finished(const Desk& desk, size_t target) {
   const std::string out = desk.job.outputs()[target];
   if (desk.targets.size() == 1 || !std::filesystem::exists(out)) return std::nullopt;
@@ -109,9 +111,9 @@ std::optional<MadeCheckpoint> finished(const Desk& desk, size_t target) {
   return made;
 }
 
-// Compares the plan with one format everywhere: with the smallest such model that has the fidelity asked for, or the
-// best within the size. Both are judged in one measure, the bits of the whole file, and on one text, that of the
-// sensitivities, on which the plan's EAR is the table's prediction.
+// Compares the plan with one format everywhere: with the smallest such model that has the fidelity asked for, or with
+// the best one within the size. Both are judged by the bits of the whole file, and on the text of the sensitivities, on
+// which the plan's EAR is the table's prediction.
 std::string beside_uniform(const Measured& measured, const Plan& plan, const Target& target, int64_t file_bytes,
                            int64_t parameters) {
   if (measured.uniform.empty())
@@ -119,7 +121,7 @@ std::string beside_uniform(const Measured& measured, const Plan& plan, const Tar
                        measured.table.method == "given" ? "plan" : "table");
   int64_t grouped = 0;
   for (const Group& g : measured.table.groups) grouped += g.parameters;
-  // All but the groups is alike in both files.
+  // Everything outside the groups is alike in both files.
   const double rest = static_cast<double>(file_bytes - plan.bytes + measured.table.fixed_bytes);
   const auto bits_of = [&](const UniformPoint& u) {
     return (u.bits * static_cast<double>(grouped) + 8 * rest) / static_cast<double>(parameters);
@@ -220,8 +222,9 @@ void write_page(const Desk& desk, const Measured& measured, const std::vector<Pl
                            desk.job.allocate_by == Cost::kl ? "kl" : "ear", made, documents, desk.world.made_by}));
 }
 
-// One bar, of the first rank. The weights are shares of time, roughly: a GPU measures sensitivities in no time; each
-// target has some three trials, a size none; what the bar says of the time left follows from what the stages really take.
+// Returns the stages of the progress bar. Their weights are rough shares of the time: a GPU measures sensitivities in
+// no time, and each target has some three trials, a size none. The bar corrects its estimate of the time that is left
+// by what the stages really take.
 Stages stages_of(const Job& job) {
   const int searches = static_cast<int>(std::max<size_t>(job.outputs().size(), 1));
   const bool sized = job.bits > 0 || job.bytes > 0;
@@ -236,7 +239,7 @@ Stages stages_of(const Job& job) {
            {"search and certificate", trials * searches, 4 * searches}}};
 }
 
-// Says where the time went, by the order in which things began.
+// Tells the user where the time went, in the order in which the parts began.
 void say_times(Desk& desk) {
   Seconds whole;
   const auto row = [&](const std::string& what, Seconds s) {
@@ -263,7 +266,8 @@ std::map<std::string, std::string> candidates_job(const Desk& desk, const Runner
           {"files", "with SHA-256"}};
 }
 
-// The first rank begins or finds the journal, which no other run may have; the others join it.
+// The first rank begins the journal, or finds that of an earlier run, and locks it against other runs. The other ranks
+// join it.
 Journal open_journal(const Desk& desk, const Runner& reference, std::optional<JournalLock>& lock) {
   const std::string folder = desk.job.out + ".journal";
   std::optional<Journal> journal;
@@ -283,7 +287,7 @@ Journal open_journal(const Desk& desk, const Runner& reference, std::optional<Jo
   return journal ? *journal : Journal(folder, candidates_job(desk, reference), note);
 }
 
-// Removes the journal. Its folder stays if others have put something into it.
+// Removes the journal. Its folder stays if somebody else has put something into it.
 void end_journal(const Desk& desk) {
   const std::string folder = desk.job.out + ".journal";
   const std::vector<std::string> foreign = Journal::remove(folder);
@@ -292,7 +296,8 @@ void end_journal(const Desk& desk) {
                           foreign.size() > 1 ? fmt::format(" and {} more", foreign.size() - 1) : ""));
 }
 
-// The times of the table that is given, if it has them of this machine; else measured, before all that takes longer.
+// Returns the times of the formats. They are those of the table that is given, if it has them of this machine.
+// Otherwise they are measured, before everything that takes longer.
 FormatTimes format_times(Desk& desk, Runners& runners, Journal& journal) {
   check(desk.ranks.size() == 1,
         "--tokens-per-second: other ranks would share the machine that is timed; write a --table under mpirun, and "
@@ -328,7 +333,7 @@ FloorFigures checked_floor(Desk& desk, Runners& runners) {
   return Measurer(desk, runners).checked_floor();
 }
 
-// Searches a plan for every target, and writes what it finds.
+// Searches a plan for every target and writes the checkpoints.
 std::vector<MadeCheckpoint> search_and_write(Desk& desk, Runners& runners, const Measured& measured,
                                              const CandidateSet& candidates, Journal& journal,
                                              const std::optional<FloorFigures>& floor) {

@@ -44,7 +44,7 @@ Plan PlanEvolution::widest(bool of_source) const {
       const LinearId id = parse_linear_id(g.linears.front());
       return o.format == desk_.source.format(id);
     };
-    // By what is wanted first, then by size.
+    // An option of the wanted kind comes first, then the larger one.
     const auto best = std::max_element(g.options.begin(), g.options.end(), [&](const Option& a, const Option& b) {
       return std::pair(own(a) == of_source, a.bytes) < std::pair(own(b) == of_source, b.bytes);
     });
@@ -56,7 +56,7 @@ Plan PlanEvolution::widest(bool of_source) const {
 std::vector<Plan> PlanEvolution::front(double kl_limit) {
   Evolution found = from(widest(false), kl_limit, desk_.job.most_generations());
   if (found.path.front().kl > kl_limit) found = from(widest(true), kl_limit, desk_.job.most_generations());
-  std::vector<Plan> front;  // of plans of one size the last is the best
+  std::vector<Plan> front;  // The last of several plans of one size is the best.
   for (auto plan = found.path.rbegin(); plan != found.path.rend(); ++plan)
     if (front.empty() || plan->bytes > front.back().bytes) front.push_back(*plan);
   const Plan source = widest(true);

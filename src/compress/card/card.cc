@@ -26,7 +26,8 @@ std::string first_of(const Head& head, const std::string& key) {
   return found == head.end() || found->second.empty() ? "" : found->second.front();
 }
 
-// The original: what a card of ours names (an export has the checkpoint's), else its name on the Hub, else its folder's.
+// Returns the name of the original. It is the one that a card of ours names (an export has the checkpoint's card), or
+// else its name on the Hub, or else its folder's.
 std::string base_model(const CardFacts& facts, const Head& head) {
   if (first_of(head, "library_name") == "fidelio" && !first_of(head, "base_model").empty())
     return first_of(head, "base_model");
@@ -171,7 +172,7 @@ CardFacts card_facts(const Checkpoint& checkpoint, const TextFiles& source) {
     }
   facts.source_card = source.read("README.md").value_or("");
   const nlohmann::json config = nlohmann::json::parse(source.require("config.json"), nullptr, false);
-  // transformers writes here what it was told: a path of somebody's machine, or the name on the Hub.
+  // transformers writes here the name that it was given, which is a path of somebody's machine or a name on the Hub.
   const std::string told = text_or_none(config, "_name_or_path");
   const bool hub =
       std::ranges::count(told, '/') == 1 && told.front() != '/' && told.front() != '.' && told.back() != '/';

@@ -25,8 +25,8 @@ Budget::Budget(const Job& job, const Checkpoint& source, const std::vector<Linea
 // The header holds names, shapes, offsets and hashes of the tensors (some 100 characters and the name each), hashes of
 // files, the formats, the plan and the certificate.
 int64_t Budget::header_bytes(const std::map<LinearId, FormatSpec>& formats) const {
-  // A certificate has its own words, a name of each document and a row of each domain. Samples that plans are tuned on are
-  // not written yet: each will have a hash, and they have at most as many shingles as the record has now.
+  // A certificate has its own words, a name of each document and a row of each domain. Samples that plans are tuned on
+  // are not written yet: each will have a hash, and they have at most as many shingles as the record has now.
   const int64_t samples = job_.tune ? 64 + job_.tune_tokens / job_.context : 0;
   int64_t bytes = 8192 + 4096 + record_bytes_ + (job_.tune ? record_bytes_ + 20 * samples : 0) +
                   60 * static_cast<int64_t>(groups_.size()) +

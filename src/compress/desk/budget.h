@@ -1,4 +1,5 @@
-// A Budget is the number of bytes that all files of a checkpoint may take together, and how much of it their header needs.
+// A Budget is the number of bytes that all files of a checkpoint may take together, and how much of it their header
+// needs.
 #pragma once
 #include <cstdint>
 #include <map>
@@ -15,8 +16,8 @@ int64_t bytes_asked(const Job& job, int64_t parameters);
 
 class Budget {
  public:
-  // `record_bytes` is the size of the record of used texts (TextAccount), before tuning has added its samples to it. The
-  // other arguments must outlive the budget.
+  // `record_bytes` is the size of the record of used texts (TextAccount), before tuning has added its samples to it.
+  // The other arguments must outlive the budget.
   Budget(const Job& job, const Checkpoint& source, const std::vector<LinearGroup>& groups, const JobTexts& texts,
          int64_t record_bytes);
 

@@ -1,6 +1,6 @@
-// A Desk holds what every step of one compression works with: the job, the source, the texts and the budget, none of which
-// changes, and the accounts of time and of used text, which the steps keep. The runners are made later and apart from it
-// (runners.h), since memory and size are checked first; measurer.h compares them on the texts.
+// A Desk holds what every step of one compression works with: the job, the source, the texts and the budget, none of
+// which changes, and the accounts of time and of used text, which the steps keep. The runners are made later and apart
+// from it (runners.h), since memory and size are checked first; measurer.h compares them on the texts.
 #pragma once
 #include "alloc/search.h"
 #include "compress/desk/budget.h"

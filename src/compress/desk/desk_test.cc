@@ -1,4 +1,5 @@
-// These tests are about the parts that a compression works with: the texts in four sets, the budget, and the two runners.
+// These tests are about the parts that a compression works with: the texts in four sets, the budget, and the two
+// runners.
 #include "compress/desk/desk.h"
 
 #include <fmt/format.h>

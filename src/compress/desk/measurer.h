@@ -16,15 +16,15 @@ class Measurer {
 
   // Measures on the set that plans are tried on.
   FidelityReport adjustment();
-  // Measures on the set of the certificate. `as_sampled` adds the figures as generation_config.json recommends to sample.
-  // They take a third longer, and only the certified plan needs them.
+  // Measures on the set of the certificate. `as_sampled` adds the figures as generation_config.json recommends to
+  // sample. They take a third longer, and only the certified plan needs them.
   FidelityReport certificate(bool as_sampled);
   WholeAnswers answers();  // as many as the job asks for
   // Returns how the source's authors recommend to sample it; nothing if they do not.
   std::optional<SamplingOptions> recommended() const;
 
-  // Measures the source's own weights through the serving kernels, on a few windows of every domain: no plan can be nearer.
-  // Throws Error if a target of the job lies beyond that, before anything is quantised.
+  // Measures the source's own weights through the serving kernels, on a few windows of every domain: no plan can be
+  // nearer. Throws Error if a target of the job lies beyond that, before anything is quantised.
   FloorFigures checked_floor();
 
  private:

@@ -1,6 +1,6 @@
-// Runners holds the two models of a compression: the reference, which is the source at FP32, and the served one, which runs
-// through the kernels that will serve and gets the weights of plans. Both hold the source's weights unless an InForce says
-// otherwise, so a comparison never meets weights that somebody forgot to take back.
+// Runners holds the two models of a compression: the reference, which is the source at FP32, and the served one, which
+// runs through the kernels that will serve and gets the weights of plans. Both hold the source's weights unless an
+// InForce says otherwise, so a comparison never meets weights that somebody forgot to take back.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -41,8 +41,8 @@ class Runners {
     Runners& runners_;
   };
 
-  // While an InForce is alive, other weights than the source's may be in force in one of the runners. When it ends, it puts
-  // the source's back.
+  // While an InForce is alive, other weights than the source's may be in force in one of the runners. When it ends, it
+  // puts the source's back.
   enum class Which : uint8_t { reference, served };
   class InForce {
    public:

@@ -17,8 +17,8 @@
 namespace fidelio {
 namespace {
 
-// Every plan that is tried runs through so many windows of all domains together. A certificate of fewer windows wants no
-// more text for trying than it has itself, down to what still shows how documents differ.
+// Every plan that is tried runs through so many windows of all domains together. A certificate of fewer windows wants
+// no more text for trying than it has itself, down to what still shows how documents differ.
 constexpr int64_t kLeastAdjustmentWindows = 16, kAdjustmentWindows = 64;
 constexpr size_t kMostNamed = 2000;  // A certificate names at most so many documents that were left out.
 

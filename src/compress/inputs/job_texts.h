@@ -1,5 +1,5 @@
-// JobTexts are the texts of one compression, dealt out into the four sets that sets.h describes. They are read once and never
-// change.
+// JobTexts are the texts of one compression, dealt out into the four sets that sets.h describes. They are read once and
+// never change.
 #pragma once
 #include <string>
 #include <vector>
@@ -27,9 +27,9 @@ struct ReadTexts {
   JobTexts texts;
   TextAccount uses;  // the record of them
 };
-// Reads the job's texts and tells the user what they are. Sensitivities measured on what the quantisers have seen would be
-// too good, so a plan is tried on what neither saw, and certified on what nothing has seen. Throws Error where there is too
-// little text, or where it does not suit the model.
+// Reads the job's texts and tells the user what they are. Sensitivities measured on what the quantisers have seen would
+// be too good, so a plan is tried on what neither saw, and certified on what nothing has seen. Throws Error where there
+// is too little text, or where it does not suit the model.
 ReadTexts read_texts(const Job& job, const World& world, const Ranks& ranks, OwnAnswers own_answers);
 
 }  // namespace fidelio

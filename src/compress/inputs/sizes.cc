@@ -11,7 +11,7 @@
 namespace fidelio {
 namespace {
 
-// The whole file in one format everywhere, but for its header.
+// Returns the bytes of the whole file in one format everywhere, without its header.
 int64_t bytes_in(const FormatSpec& format, const ModelConfig& config, const std::vector<LinearGroup>& groups,
                  int64_t fixed) {
   int64_t bytes = fixed + shared_bytes(format);

@@ -1,5 +1,5 @@
-// The part of `compress --dry-run` that needs no weights: how large the model would be in each format, and what making it
-// takes.
+// This file is the part of `compress --dry-run` that needs no weights. It says how large the model would be in each
+// format, and how much memory and disk making it takes.
 #pragma once
 #include <functional>
 #include <nlohmann/json_fwd.hpp>
@@ -13,7 +13,7 @@
 
 namespace fidelio {
 
-// The size of a file with one format everywhere.
+// A SizeInFormat is the size of a file with one format everywhere.
 struct SizeInFormat {
   std::string format;
   int64_t bytes = 0;
@@ -29,8 +29,8 @@ struct ForeseenSizes {
 };
 nlohmann::json to_json(const ForeseenSizes& foreseen);
 
-// Foresees the sizes of a checkpoint without values (io/outline/outline.h), and tells `note` every line of it. Nothing is
-// refused for want of room here: another machine may have it.
+// Foresees the sizes of a checkpoint without values (io/outline/outline.h), and tells `note` every line of it. Nothing
+// is refused for want of room here: another machine may have it.
 ForeseenSizes foresee_sizes(const Checkpoint& outline, const Job& job,
                             const std::function<void(const std::string&)>& note);
 

@@ -12,15 +12,15 @@
 namespace fidelio {
 namespace {
 
-// What a step reads between two products with the same copy of a weight, where layers share copies: more than caches
-// hold.
+// Layers may share copies of a weight. A step then reads at least so many bytes between two products with the same
+// copy, which is more than caches hold.
 constexpr int64_t kStreamed = int64_t{1} << 29;
 
-// Groups of one name in every layer: same shapes, same times.
+// A LinearKind is the groups of one name in every layer, which have the same shapes and the same times.
 struct LinearKind {
   std::string name;
   std::vector<const LinearGroup*> groups;
-  std::vector<FormatSpec> formats;  // the source's own among them, if a group has one
+  std::vector<FormatSpec> formats;  // with the source's own
   FormatSpec middle;
 };
 
@@ -38,7 +38,7 @@ std::vector<LinearKind> kinds_of(const Desk& desk, const std::vector<FormatSpec>
   return kinds;
 }
 
-// Weights that stand for a plan's: codes of the same format and shape.
+// StandIns are weights that stand for those of a plan: codes of the same format and shape.
 class StandIns {
  public:
   StandIns(Desk& desk, Runners& runners, const FormatSpec& middle)
@@ -59,7 +59,7 @@ class StandIns {
         in_force_.runner().set_linear(
             id, format == desk_.source.format(id) ? runners_.reference().linear(id) : copy(id, format));
   }
-  // All copies but those in the kind's middle format.
+  // Drops all copies except those in the kind's middle format.
   void forget(const LinearKind& kind) {
     std::erase_if(packed_, [&](const auto& entry) { return entry.first.second != to_string(kind.middle); });
   }
@@ -96,7 +96,7 @@ FormatTimes measure(Desk& desk, Runners& runners, const std::vector<FormatSpec>&
   std::vector<double> whole = {clock.seconds()};  // steps with every kind in its middle format
   for (const LinearKind& kind : kinds) {
     std::map<std::string, double>& extra = times.extra[kind.name];
-    // Of an embedding that is not the head too a token reads one row.
+    // A token reads only one row of an embedding, unless the embedding is the head too.
     const bool looked_up = kind.name == "embedding" && !desk.source.config().tie_embeddings;
     for (const FormatSpec& format : kind.formats) {
       double& seconds = extra[to_string(format)] = 0;
@@ -113,7 +113,7 @@ FormatTimes measure(Desk& desk, Runners& runners, const std::vector<FormatSpec>&
     for (auto& [format, seconds] : extra) seconds -= least;
     times.decode.seconds += least;
   }
-  // The first quartile: the same was timed many times over, some of them beside something else.
+  // The same step was timed many times, sometimes beside another program, so the first quartile is taken.
   std::sort(whole.begin(), whole.end());
   times.decode.seconds += whole[whole.size() / 4];
   check(times.decode.seconds > 0,
@@ -173,13 +173,13 @@ std::optional<FormatTimes> times_of(const Desk& desk, const Runner& reference, c
       table.decode->context != decode_context(desk))
     return std::nullopt;
   FormatTimes times{*table.decode, {}};
-  for (const Group& g : table.groups)  // of as many groups as the table has of the kind
+  for (const Group& g : table.groups)  // The kind's time is the sum over its groups in the table.
     for (const Option& o : g.options) times.extra[kind_of(g.name)][to_string(o.format)] += o.seconds;
   return times;
 }
 
 void put_times(const FormatTimes& times, SensitivityTable& table) {
-  std::map<std::string, double> groups;  // of a kind, in the table
+  std::map<std::string, double> groups;  // the number of groups of a kind in the table
   for (const Group& g : table.groups) ++groups[kind_of(g.name)];
   for (Group& g : table.groups)
     for (Option& o : g.options) {

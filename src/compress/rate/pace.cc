@@ -12,10 +12,10 @@
 namespace fidelio {
 namespace {
 
-// Plans are foreseen to be this much faster than asked: medians of times differ by some part of it from run to run, and
-// a plan that just misses is built for nothing.
+// Plans must be foreseen to be this much faster than asked. Medians of times differ from run to run by a part of it,
+// and a plan that just misses the rate is built for nothing.
 constexpr double kMargin = 0.99;
-// Of neighbours on the front: half of what sizes are told apart by (search.h).
+// Neighbours on the front differ in size by half of what sizes are told apart by (search.h).
 constexpr double kFrontResolution = 0.005;
 
 std::string rate_text(double seconds) { return fmt::format("{:.4g}", 1 / seconds); }
@@ -73,7 +73,7 @@ bool Pace::keeps(const Plan& plan) {
   return false;
 }
 
-// What the fastest plan would do, and the fastest that is predicted to meet the target.
+// Returns words about the fastest plan, and about the fastest one that is predicted to meet the target.
 std::string Pace::fastest_words(const Target& target, double rho) const {
   const double fastest = least_within(table_, Quantity::seconds, {})->plan.seconds * ratio_;
   std::string words =

@@ -43,12 +43,12 @@ PlanTuner::Tuned PlanTuner::tune(const std::string& name, const std::map<LinearI
   how.steps = job.tune_steps, how.windows = job.tune_windows;
   how.outer = !job.keep_embedding, how.dense = false, how.seed = job.seed;
   train::set_defaults(how, job.on_gpu, job.context);
-  // A run that asks for other steps or text finds nothing here.
+  // A run that asks for other steps or text has another key, and finds nothing here.
   const std::string key =
       name + "-" + sha256_hex(fmt::format("{} {} {} {}", how.steps, how.windows, how.seed, data().sha256)).substr(0, 8);
   const std::string before = "plan-" + key, after = "tuned-" + key, journal = job.out + ".journal/";
   how.state = journal + after + ".tuning";
-  // A folder that was damaged since it was written goes, and is written anew.
+  // A folder that was damaged since it was written is removed and written anew.
   const auto write = [&](const std::string& folder, const std::map<LinearId, LinearWeight>& all,
                          const nlohmann::json& about) {
     journal_.remove_folder(folder);

@@ -1,4 +1,4 @@
-// The weights of a plan moved nearer to the source (train/tune/tuner.h): the same formats, the same bytes.
+// A PlanTuner moves the weights of a plan nearer to the source (train/tune/tuner.h). Formats and bytes stay the same.
 #pragma once
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
@@ -10,13 +10,13 @@
 
 namespace fidelio {
 
-// PlanTuning says how a plan was tuned, as a checkpoint's provenance keeps it (docs/formats.md).
+// A PlanTuning says how a plan was tuned, as a checkpoint's provenance keeps it (docs/formats.md).
 struct PlanTuning {
-  std::string text_sha256;  // of the windows
+  std::string text_sha256;  // hash of the windows that it was tuned on
   int64_t steps = 0, windows = 0;
-  double kl_before = 0, kl_after = 0;  // on windows held out of the tuning
+  double kl_before = 0, kl_after = 0;  // KL on windows that are held out
   double codes_moved = 0;              // the share of the codes that changed
-  // Returns KL after over KL before; 1 where there was nothing to gain.
+  // Returns KL after over KL before, or 1 if there was nothing to gain.
   double gain() const { return kl_before > 0 ? kl_after / kl_before : 1; }
   bool operator==(const PlanTuning&) const = default;
 };
@@ -28,11 +28,12 @@ class PlanTuner {
   PlanTuner(Desk& desk, Journal& journal) : desk_(desk), journal_(journal) {}
 
   struct Tuned {
-    std::map<LinearId, LinearWeight> weights;  // those that were given
+    std::map<LinearId, LinearWeight> weights;  // the weights that were given, tuned
     PlanTuning tuning;
   };
-  // `name`: of the plan, for files in the journal, where a run that was killed goes on. Norms, biases and what stays
-  // dense are left alone. The text is the calibration's documents and the source's own samples, never the certificate's.
+  // Tunes a plan. `name` names its files in the journal, where a run that was killed goes on. Norms, biases and dense
+  // weights stay as they are. The text is the calibration's documents and samples of the source itself, never the
+  // certificate's.
   Tuned tune(const std::string& name, const std::map<LinearId, FormatSpec>& formats,
              const std::map<LinearId, LinearWeight>& weights);
 
@@ -41,7 +42,7 @@ class PlanTuner {
   Desk& desk_;
   Journal& journal_;
   std::optional<train::TuneData> data_;
-  std::vector<Checkpoint> read_;  // what weights of this are views into
+  std::vector<Checkpoint> read_;  // the tuned weights are views into these
 };
 
 }  // namespace fidelio
