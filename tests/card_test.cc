@@ -9,7 +9,6 @@
 namespace fidelio {
 namespace {
 
-using nlohmann::json;
 using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
@@ -64,7 +63,8 @@ Certificate certificate() {
 CardFacts facts() {
   CardFacts f;
   f.name = "tiny-98";
-  f.provenance = {{"source", "someone/tiny"}, {"source_file_bytes", 2'000'000}};
+  f.source = "someone/tiny";
+  f.source_file_bytes = 2'000'000;
   f.certificate = certificate();
   f.source_card = "---\nlicense: mit\nlanguage: [en, de]\npipeline_tag: text-generation\n---\n# Tiny\n";
   f.bytes = 750'000;
@@ -97,7 +97,8 @@ TEST(Card, SaysWhatTheModelIs) {
 // Hub's.
 TEST(Card, ClaimsNothingThatIsNotKnown) {
   CardFacts f = facts();
-  f.provenance = {{"source", "tiny.gguf"}};
+  f.source = "tiny.gguf";
+  f.source_file_bytes.reset();
   f.certificate.reset();
   f.source_card = "";
   const std::string card = model_card(f);
@@ -106,7 +107,7 @@ TEST(Card, ClaimsNothingThatIsNotKnown) {
   EXPECT_FALSE(head.contains("license"));
   EXPECT_THAT(card, AllOf(HasSubstr("# The original's name on the Hub"), HasSubstr("This has not been measured"),
                           Not(HasSubstr("EAR)"))));
-  f.provenance = json::array();
+  f.source = "";
   EXPECT_FALSE(read_card_head(model_card(f)).contains("base_model"));
 }
 
@@ -116,7 +117,7 @@ TEST(Card, AnExportIsRunByOthers) {
   f.source_card = model_card(facts());
   f.name = "tiny-ct";
   f.target = "compressed-tensors";
-  f.provenance["source"] = "other";
+  f.source = "other";
   const auto head = read_card_head(model_card(f));
   EXPECT_THAT(head.at("base_model"), ElementsAre("someone/tiny"));
   EXPECT_THAT(head.at("license"), ElementsAre("mit"));
@@ -130,7 +131,7 @@ TEST(Card, AnExportIsRunByOthers) {
 TEST(Card, AStrangersNameIsText) {
   CardFacts f = facts();
   f.name = "x`\n# <script>";
-  f.provenance["source"] = "a/b\"\nlicense: stolen";
+  f.source = "a/b\"\nlicense: stolen";
   const std::string card = model_card(f);
   EXPECT_THAT(card,
               AllOf(Not(HasSubstr("\nlicense: stolen")), Not(HasSubstr("<script>\n\n")), Not(HasSubstr("\n# <"))));

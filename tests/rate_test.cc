@@ -52,7 +52,7 @@ class CompressRate : public testing::Test {
                       .make_judge = {},
                       .note = [&](const std::string& text) { notes_ += text + "\n", on_note_(text); },
                       .step_timer = clock_};
-    json report = compress(job_, world, Ranks());
+    json report = to_json(compress(job_, world, Ranks()));
     std::filesystem::remove_all(job_.out);
     return report;
   }

@@ -5,13 +5,14 @@
 namespace fidelio {
 namespace {
 
-// The stops of plans, among those of the journal. What a stop makes follows from the formats of its own layer and of
-// those before it, so two plans that differ from some layer on share all stops before that layer.
+// A PlanStore keeps the quantised linears of plans in the journal, stop by stop. The result of a stop follows from the
+// formats of its own layer and of those before it, so two plans that differ from some layer on share all stops before
+// that layer.
 class PlanStore final : public StopStore {
  public:
   PlanStore(Journal& journal, const std::map<LinearId, FormatSpec>& formats) : journal_(journal) {
     std::map<int, std::string> of_layer;
-    for (const auto& [id, format] : formats)  // a head is read by no layer; an embedding is, by all
+    for (const auto& [id, format] : formats)  // no layer reads the head, all read the embedding
       if (id.layer >= 0 || id.role == Role::embedding)
         of_layer[id.layer] += to_string(id) + " " + to_string(format) + "\n";
     std::string before;
@@ -27,7 +28,7 @@ class PlanStore final : public StopStore {
   }
 
  private:
-  // A stop of a layer is named "layers.3.qkv"; embedding and head are candidates, and never asked for here.
+  // A stop of a layer is named "layers.3.qkv". Embedding and head are candidates, so nobody asks for them here.
   std::string name_of(const std::string& stop) const {
     return prefix_.at(std::stoi(stop.substr(stop.find('.') + 1))) + stop;
   }
@@ -42,11 +43,12 @@ const Built& Builder::build(const Plan& plan) {
   if (plan.choice == built_.choice) return built_;
   const auto part = desk_.time.part("building plans");
   built_ = {};
-  desk_.restore_reference();
-  desk_.restore_served();
+  in_force_.reset();
+  in_force_.emplace(runners_, Runners::Which::served);
+  Runner& served = in_force_->runner();
   ModelQuantizer how;
-  how.original = desk_.reference.get();
-  how.options.codebooks = &desk_.codebooks;
+  how.original = &runners_.reference();
+  how.options.codebooks = &runners_.codebooks();
   const std::map<LinearId, FormatSpec> formats = desk_.quantised_formats(table_, plan);
   std::string name;
   for (const auto& [id, format] : formats) {
@@ -56,11 +58,11 @@ const Built& Builder::build(const Plan& plan) {
       continue;
     }
     built_.weights[id] = candidates_.weight(id, format);
-    desk_.served->set_linear(id, desk_.served->pack(built_.weights[id]));
+    served.set_linear(id, served.pack(built_.weights[id]));
   }
   PlanStore store(journal_, formats);
   how.store = &store;
-  quantize_model_gptq(*desk_.served, desk_.source, desk_.calibration, how, desk_.pool,
+  quantize_model_gptq(served, desk_.source, desk_.texts.calibration, how, desk_.pool,
                       [&](QuantizedLinear q) { built_.weights[q.id] = std::move(q.weight); });
   if (desk_.job.tune && !built_.weights.empty()) tune(sha256_hex(name).substr(0, 16), plan);
   built_.choice = plan.choice;
@@ -70,8 +72,9 @@ const Built& Builder::build(const Plan& plan) {
 void Builder::tune(const std::string& name, const Plan& plan) {
   PlanTuner::Tuned tuned = tuner_.tune(name, desk_.quantised_formats(table_, plan), built_.weights);
   built_.weights = std::move(tuned.weights);
-  built_.gain = tuned.gain, built_.tuned = tuned.about;
-  for (const auto& [id, weight] : built_.weights) desk_.served->set_linear(id, desk_.served->pack(weight));
+  built_.tuned = std::move(tuned.tuning);
+  Runner& served = in_force_->runner();
+  for (const auto& [id, weight] : built_.weights) served.set_linear(id, served.pack(weight));
 }
 
 void Builder::serve(Runner& runner) const {

@@ -1,9 +1,14 @@
 #include "compress/compress.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <map>
+#include <nlohmann/json.hpp>
 
+#include "compress/certificate/certify.h"
 #include "compress/certificate/seal.h"
 #include "compress/inputs/rules.h"
 #include "compress/page.h"
@@ -19,9 +24,7 @@
 namespace fidelio {
 namespace {
 
-nlohmann::json to_json(Seconds s) { return {{"wall", s.wall}, {"cpu", s.cpu}}; }
-
-// Tuning's, beside the runners that measure.
+// Adds the memory that tuning takes beside the runners, if it runs `there`.
 std::vector<MemoryNeed> with_tuning(const Desk& desk, std::vector<MemoryNeed> needs, bool there) {
   if (!desk.job.tune || !there) return needs;
   train::TuneOptions how;
@@ -38,24 +41,15 @@ std::vector<MemoryNeed> gpu_needs(const Desk& desk) {
   return with_tuning(desk, gpu_memory_needs(desk.size()), desk.job.on_gpu);
 }
 
-nlohmann::json foresee_memory(const Desk& desk) {
-  nlohmann::json memory;
-  const auto look = [&](const char* key, const char* whose, const std::vector<MemoryNeed>& needs, int64_t available) {
-    nlohmann::json rows = nlohmann::json::array();
-    for (const MemoryNeed& need : needs) {
-      desk.note(fmt::format("{:<52} {:>10}", need.what, bytes_text(need.bytes)));
-      rows.push_back({{"what", need.what}, {"bytes", need.bytes}});
-    }
-    desk.note(fmt::format("{:<52} {:>10}   of {} available", whose, bytes_text(total(needs)), bytes_text(available)));
-    memory[key] = {{"parts", rows}, {"bytes", total(needs)}, {"available_bytes", available}};
-    check_memory(needs, available, whose);
-  };
-  look("memory", "memory", host_needs(desk), available_memory());
-  if (desk.job.on_gpu) look("gpu_memory", "the GPU's memory", gpu_needs(desk), cuda_memory(desk.job.serving.gpu).free);
-  return memory;
+// Tells the user how much of a memory is needed. Throws Error if it is not available.
+ForeseenMemory checked_memory(const Desk& desk, const char* whose, std::vector<MemoryNeed> needs, int64_t available) {
+  for (const MemoryNeed& need : needs) desk.note(fmt::format("{:<52} {:>10}", need.what, bytes_text(need.bytes)));
+  desk.note(fmt::format("{:<52} {:>10}   of {} available", whose, bytes_text(total(needs)), bytes_text(available)));
+  check_memory(needs, available, whose);
+  return {std::move(needs), available};
 }
 
-// Candidates wait on disk, where the output goes.
+// Candidates are kept on disk, beside the output. Returns how many bytes they need there.
 int64_t check_room_on_disk(const Desk& desk) {
   const int64_t need = disk_need(desk.size());
   check_disk(desk.job.out, need, "the candidates of every format",
@@ -69,31 +63,36 @@ void check_room(const Desk& desk) {
   if (desk.ranks.first()) check_room_on_disk(desk);
 }
 
-nlohmann::json report_of(const Desk& desk, const std::string& out) {
+MadeCheckpoint written(const Desk& desk, const std::string& out) {
   const Checkpoint made = Checkpoint::open(out);
-  return {
-      {"output", out},
-      {"file_bytes", made.file_bytes()},
-      {"source_file_bytes", desk.source.file_bytes()},
-      {"parameters", made.parameters()},
-      {"bits_per_parameter", 8.0 * static_cast<double>(made.file_bytes()) / static_cast<double>(made.parameters())}};
+  return {.output = out,
+          .file_bytes = made.file_bytes(),
+          .source_file_bytes = desk.source.file_bytes(),
+          .parameters = made.parameters(),
+          .certificate = {},
+          .beside = {},
+          .plan = {},
+          .rate = {}};
 }
 
 CertifiedSets sets_used(const Desk& desk) {
   const auto of = [](const Dataset& data) {
     return SequencesUsed{static_cast<int64_t>(data.sequences.size()), data.tokens, sequences_sha256(data)};
   };
-  return {of(desk.calibration), of(desk.search), documents_used(desk.adjustment), documents_used(desk.certificate),
-          desk.dealt};
+  return {of(desk.texts.calibration), of(desk.texts.search), documents_used(desk.texts.adjustment),
+          documents_used(desk.texts.certificate), desk.texts.dealt};
 }
 
-// A certificate on the model's own answers can be measured again with these alone, so that they stay beside the weights.
+// A certificate on the model's own answers can be measured again only with these answers, so they stay beside the
+// weights.
 void write_own_text(const Desk& desk, const std::string& folder) {
-  if (!desk.own_text.empty()) write_file_atomically(folder + "/" + std::string(kOwnTextFile), desk.own_text);
+  if (!desk.texts.own_text.empty())
+    write_file_atomically(folder + "/" + std::string(kOwnTextFile), desk.texts.own_text);
 }
 
-// A checkpoint that an interrupted run of several targets has written already, if it is that.
-std::optional<nlohmann::json> finished(const Desk& desk, size_t target) {
+// Returns the checkpoint of a target if an interrupted run of several targets has written it already. Throws Error if
+// the folder holds something else.
+std::optional<MadeCheckpoint> finished(const Desk& desk, size_t target) {
   const std::string out = desk.job.outputs()[target];
   if (desk.targets.size() == 1 || !std::filesystem::exists(out)) return std::nullopt;
   const Certificate there = read_certificate(Checkpoint::open(out));
@@ -106,15 +105,15 @@ std::optional<nlohmann::json> finished(const Desk& desk, size_t target) {
         out);
   desk.note(fmt::format("{} is there already", out));
   write_own_text(desk, out);
-  nlohmann::json report = report_of(desk, out);
-  report["certificate"] = to_json(there);
-  report["beside"] = "An earlier run made it.";
-  return report;
+  MadeCheckpoint made = written(desk, out);
+  made.certificate = there;
+  made.beside = "An earlier run made it.";
+  return made;
 }
 
-// Compares the plan with one format everywhere: with the smallest such model that has the fidelity asked for, or the
-// best within the size. Both are judged in one measure, the bits of the whole file, and on one text, that of the
-// sensitivities, on which the plan's EAR is the table's prediction.
+// Compares the plan with one format everywhere: with the smallest such model that has the fidelity asked for, or with
+// the best one within the size. Both are judged by the bits of the whole file, and on the text of the sensitivities, on
+// which the plan's EAR is the table's prediction.
 std::string beside_uniform(const Measured& measured, const Plan& plan, const Target& target, int64_t file_bytes,
                            int64_t parameters) {
   if (measured.uniform.empty())
@@ -122,7 +121,7 @@ std::string beside_uniform(const Measured& measured, const Plan& plan, const Tar
                        measured.table.method == "given" ? "plan" : "table");
   int64_t grouped = 0;
   for (const Group& g : measured.table.groups) grouped += g.parameters;
-  // All but the groups is alike in both files.
+  // Everything outside the groups is alike in both files.
   const double rest = static_cast<double>(file_bytes - plan.bytes + measured.table.fixed_bytes);
   const auto bits_of = [&](const UniformPoint& u) {
     return (u.bits * static_cast<double>(grouped) + 8 * rest) / static_cast<double>(parameters);
@@ -161,59 +160,55 @@ nlohmann::json provenance_of(const Desk& desk, const Measured& measured, const F
   const SensitivityTable& table = measured.table;
   nlohmann::json about = about_source(desk.source);
   about.update({{"method", "compress"},
-                {"calibration_sha256", desk.calibration.sha256},
-                {"calibration_tokens", desk.calibration.tokens},
+                {"calibration_sha256", desk.texts.calibration.sha256},
+                {"calibration_tokens", desk.texts.calibration.tokens},
                 {"calibration_samples", desk.job.samples},
                 {"sensitivity", table.method},
                 {"sensitivity_entries", {{"measured", entries(table).first}, {"derived", entries(table).second}}},
-                {"sensitivity_tokens", desk.search.tokens},
+                {"sensitivity_tokens", desk.texts.search.tokens},
                 {"sensitivity_activations", table.activations},
                 {"allocated_by", desk.job.allocate_by == Cost::kl ? "kl" : "ear"},
                 {"search", std::string(name_of(desk.job.search))},
                 {"for", std::string(name_of(desk.job.consumer))},
                 {"seed", desk.job.seed},
                 {"plan", to_json(table, found.plan)},
-                {"used_texts", desk.uses.record()},
+                {"used_texts", desk.uses.record().to_json()},
                 {"certificate", to_json(certificate)},
                 {"certificate_seal", seal_of(to_json(certificate))}});
-  if (!built.tuned.is_null()) about["tuned"] = built.tuned;
-  if (!found.rate.is_null()) about["rate"] = found.rate;
+  if (built.tuned) about["tuned"] = to_json(*built.tuned);
+  if (found.rate) about["rate"] = to_json(*found.rate);
   return about;
 }
 
-struct Finished {
-  nlohmann::json report;
-  Certificate certificate;
-};
-
-Finished finish(Desk& desk, const Measured& measured, const Found& found, const Built& built, const std::string& out) {
+// Writes the plan that was found, which is in force in the served runner, with its certificate.
+MadeCheckpoint finish(Desk& desk, Runners& runners, Search& search, const Measured& measured, const Found& found,
+                      const Built& built, const std::optional<FloorFigures>& floor, const std::string& out) {
   Certificate certificate =
-      make_certificate(found.target, {found.certified, desk.certificate, desk.job.promise, found.ladder, desk.floor},
-                       *desk.served, desk.source.sha256(), desk.job.texts);
+      make_certificate(found.target, {found.certified, desk.texts.certificate, desk.job.promise, found.ladder, floor},
+                       runners.served(), desk.source.sha256(), desk.job.texts);
   certificate.sets = sets_used(desk);
   certificate.overlap = desk.uses.overlap();
   certificate.tasks = found.tasks;
-  if (desk.job.answers > 0) certificate.answers = desk.measure_answers();
+  if (desk.job.answers > 0) certificate.answers = search.measurer().answers();
   write_checkpoint(
       out, desk.source, desk.quantised_formats(measured.table, found.plan),
       [&](LinearId id) { return built.weights.at(id); }, provenance_of(desk, measured, found, built, certificate));
   write_own_text(desk, out);
-  nlohmann::json report = report_of(desk, out);
-  const auto bytes = report["file_bytes"].get<int64_t>();
-  check(desk.budget() == 0 || bytes <= desk.budget(),
+  MadeCheckpoint made = written(desk, out);
+  const int64_t bytes = made.file_bytes, most = desk.budget.bytes();
+  check(!desk.budget.given() || bytes <= most,
         "{} has {} bytes, more than the {} asked for: its header is larger than foreseen; ask for {} bytes less", out,
-        bytes, desk.budget(), bytes - desk.budget());
-  report["plan"] = to_json(measured.table, found.plan);
-  report["certificate"] = to_json(certificate);
-  if (!found.rate.is_null()) report["rate"] = found.rate;
-  report["beside"] = beside_uniform(measured, found.plan, found.target, bytes, report["parameters"]);
-  return {std::move(report), std::move(certificate)};
+        bytes, most, bytes - most);
+  made.plan = found.plan;
+  made.certificate = std::move(certificate);
+  made.rate = found.rate;
+  made.beside = beside_uniform(measured, found.plan, found.target, bytes, made.parameters);
+  return made;
 }
 
 void write_page(const Desk& desk, const Measured& measured, const std::vector<Plan>& front, const Found& found,
-                const Finished& finished, const std::vector<std::pair<std::string, Seconds>>& laps,
-                const std::string& file) {
-  const std::vector<DocumentFidelity> documents = documents_of(found.certified, desk.certificate);
+                const MadeCheckpoint& made, const std::string& file) {
+  const std::vector<DocumentFidelity> documents = documents_of(found.certified, desk.texts.certificate);
   std::vector<GammaRow> gamma;
   const int group = desk.job.formats.front().group;
   for (LinearId id : linears_of(desk.source.config())) {
@@ -224,12 +219,12 @@ void write_page(const Desk& desk, const Measured& measured, const std::vector<Pl
   write_file_atomically(
       file, compress_page({std::filesystem::path(desk.job.model + "/").parent_path().filename().string(), measured,
                            front, found, gamma, group, std::string(name_of(desk.job.search)),
-                           desk.job.allocate_by == Cost::kl ? "kl" : "ear", finished.certificate, documents,
-                           finished.report, laps, desk.world.made_by}));
+                           desk.job.allocate_by == Cost::kl ? "kl" : "ear", made, documents, desk.world.made_by}));
 }
 
-// One bar, of the first rank. The weights are shares of time, roughly: a GPU measures sensitivities in no time; each
-// target has some three trials, a size none; what the bar says of the time left follows from what the stages really take.
+// Returns the stages of the progress bar. Their weights are rough shares of the time: a GPU measures sensitivities in
+// no time, and each target has some three trials, a size none. The bar corrects its estimate of the time that is left
+// by what the stages really take.
 Stages stages_of(const Job& job) {
   const int searches = static_cast<int>(std::max<size_t>(job.outputs().size(), 1));
   const bool sized = job.bits > 0 || job.bytes > 0;
@@ -244,7 +239,7 @@ Stages stages_of(const Job& job) {
            {"search and certificate", trials * searches, 4 * searches}}};
 }
 
-// Says where the time went, by the order in which things began.
+// Tells the user where the time went, in the order in which the parts began.
 void say_times(Desk& desk) {
   Seconds whole;
   const auto row = [&](const std::string& what, Seconds s) {
@@ -257,8 +252,23 @@ void say_times(Desk& desk) {
   row("time", whole);
 }
 
-// The first rank begins or finds the journal, which no other run may have; the others join it.
-Journal open_journal(Desk& desk, std::optional<JournalLock>& lock) {
+// Returns all that decides what the candidates are. A text counts as the tokens it has become.
+std::map<std::string, std::string> candidates_job(const Desk& desk, const Runner& reference) {
+  const Job& job = desk.job;
+  std::vector<std::string> formats;
+  for (const FormatSpec& f : job.formats) formats.push_back(to_string(f));
+  return {{"program", FIDELIO_VERSION},
+          {"model", desk.source.sha256()},
+          {"calibration", sequences_sha256(desk.texts.calibration)},
+          {"formats", fmt::format("{}", fmt::join(formats, ","))},
+          {"embedding", job.keep_embedding ? "kept" : "quantised"},
+          {"kernels", reference.kernel_of({0, Role::q}, Activations::f32)},
+          {"files", "with SHA-256"}};
+}
+
+// The first rank begins the journal, or finds that of an earlier run, and locks it against other runs. The other ranks
+// join it.
+Journal open_journal(const Desk& desk, const Runner& reference, std::optional<JournalLock>& lock) {
   const std::string folder = desk.job.out + ".journal";
   std::optional<Journal> journal;
   const auto note = [&desk](const std::string& text) { desk.note(text); };
@@ -268,16 +278,16 @@ Journal open_journal(Desk& desk, std::optional<JournalLock>& lock) {
       Journal::remove(folder);
       lock.emplace(folder);
     }
-    journal.emplace(folder, desk.candidates_job(), note);
+    journal.emplace(folder, candidates_job(desk, reference), note);
     if (journal->resumed())
       desk.note(fmt::format("{}: an earlier run left {} finished parts and {} measurements, which are used", folder,
                             journal->finished().first, journal->finished().second));
   }
   desk.ranks.gather({});
-  return journal ? *journal : Journal(folder, desk.candidates_job(), note);
+  return journal ? *journal : Journal(folder, candidates_job(desk, reference), note);
 }
 
-// Removes the journal. Its folder stays if others have put something into it.
+// Removes the journal. Its folder stays if somebody else has put something into it.
 void end_journal(const Desk& desk) {
   const std::string folder = desk.job.out + ".journal";
   const std::vector<std::string> foreign = Journal::remove(folder);
@@ -286,8 +296,9 @@ void end_journal(const Desk& desk) {
                           foreign.size() > 1 ? fmt::format(" and {} more", foreign.size() - 1) : ""));
 }
 
-// The times of the table that is given, if it has them of this machine; else measured, before all that takes longer.
-FormatTimes format_times(Desk& desk, Journal& journal) {
+// Returns the times of the formats. They are those of the table that is given, if it has them of this machine.
+// Otherwise they are measured, before everything that takes longer.
+FormatTimes format_times(Desk& desk, Runners& runners, Journal& journal) {
   check(desk.ranks.size() == 1,
         "--tokens-per-second: other ranks would share the machine that is timed; write a --table under mpirun, and "
         "give it "
@@ -296,29 +307,82 @@ FormatTimes format_times(Desk& desk, Journal& journal) {
   std::vector<FormatSpec> formats = desk.job.formats;
   if (!desk.job.from_table.empty()) {
     const SensitivityTable table = table_from_file(desk).table;
-    times = times_of(desk, table);
+    times = times_of(desk, runners.reference(), table);
     formats = formats_of(desk, table);
   }
   if (!times) {
-    desk.load_served();
-    times = time_formats(desk, formats, journal);
-    desk.served.reset();
+    const Runners::Serving serving(runners);
+    times = time_formats(desk, runners, formats, journal);
   }
   check_pace(desk, *times);
   return *times;
 }
 
+Runners runners_of(Desk& desk) {
+  return {desk.source,
+          desk.world.make_runner,
+          desk.options(Activations::f32),
+          desk.options(desk.job.served()),
+          desk.job.formats,
+          desk.pool};
+}
+
+FloorFigures checked_floor(Desk& desk, Runners& runners) {
+  const auto part = desk.time.part("the kernels' own floor");
+  const Runners::Serving serving(runners);
+  return Measurer(desk, runners).checked_floor();
+}
+
+// Searches a plan for every target and writes the checkpoints.
+std::vector<MadeCheckpoint> search_and_write(Desk& desk, Runners& runners, const Measured& measured,
+                                             const CandidateSet& candidates, Journal& journal,
+                                             const std::optional<FloorFigures>& floor) {
+  const Job& job = desk.job;
+  const Runners::Serving serving(runners);
+  PlanEvolution evolution(desk, runners, measured, candidates, journal);
+  Builder builder(desk, runners, measured.table, candidates, journal);
+  Pace pace(desk, runners, measured.table, journal);
+  Search search(desk, runners, measured.table, evolution, builder, pace);
+  desk.note(fmt::format("{} plans {}, {:.3f} to {:.3f} bits a weight", search.front().size(),
+                        job.search == SearchKind::evolve ? "on evolution's way" : "on the Pareto front",
+                        bits_per_parameter(measured.table, search.front().front()),
+                        bits_per_parameter(measured.table, search.front().back())));
+  std::vector<MadeCheckpoint> all;
+  for (size_t i = 0; i < desk.targets.size(); ++i) {
+    if (const auto there = finished(desk, i)) {
+      all.push_back(*there);
+      continue;
+    }
+    desk.time.phase("choosing plans");
+    const Found found = search.run(desk.targets[i]);
+    desk.time.phase("writing");
+    MadeCheckpoint made = finish(desk, runners, search, measured, found, builder.built(), floor, job.outputs()[i]);
+    made.seconds = desk.time.parts();
+    if (job.on_gpu) made.gpu_bytes_highest = cuda_memory(job.serving.gpu).highest;
+    if (!job.page_file.empty()) write_page(desk, measured, search.front(), found, made, job.page(i));
+    all.push_back(std::move(made));
+  }
+  return all;
+}
+
 }  // namespace
 
-nlohmann::json foresee(const Job& job, const World& world, const Ranks& ranks) {
+Foreseen foresee(const Job& job, const World& world, const Ranks& ranks) {
   check_job(job);
   Desk desk(job, world, ranks, OwnAnswers::stand_ins);
-  desk.check_budget();
-  nlohmann::json report = foresee_memory(desk);
-  report["disk_bytes"] = check_room_on_disk(desk);
-  desk.note(fmt::format("{:<52} {:>10}", "disk, beside the output while it runs", bytes_text(report["disk_bytes"])));
-  desk.load_reference();
-  const TimeNeed time = time_need(desk.size(), *desk.reference, desk.calibration, desk.pool);
+  desk.budget.check_possible();
+  Foreseen foreseen;
+  foreseen.memory = checked_memory(desk, "memory", host_needs(desk), available_memory());
+  if (job.on_gpu)
+    foreseen.gpu_memory =
+        checked_memory(desk, "the GPU's memory", gpu_needs(desk), cuda_memory(desk.job.serving.gpu).free);
+  foreseen.disk_bytes = check_room_on_disk(desk);
+  desk.note(fmt::format("{:<52} {:>10}", "disk, beside the output while it runs", bytes_text(foreseen.disk_bytes)));
+  Runners runners = runners_of(desk);
+  CompressSize size = desk.size();
+  size.codebooks = &runners.codebooks();
+  foreseen.time = time_need(size, runners.reference(), desk.texts.calibration, desk.pool);
+  const TimeNeed& time = foreseen.time;
   const auto phase = [&](const char* what, Seconds s) {
     desk.note(fmt::format("{:<52} {:>8.0f} s   ({:.0f} s of CPU time)", what, s.wall, s.cpu));
   };
@@ -328,81 +392,48 @@ nlohmann::json foresee(const Job& job, const World& world, const Ranks& ranks) {
   phase("time", time.total());
   if (time.search_at_most.wall > time.search.wall) phase("search and certificate, at most", time.search_at_most);
   if (job.tune) desk.note("tuning of every plan that is measured comes on top");
-  report["seconds"] = {{"candidates", to_json(time.candidates)},
-                       {"sensitivities", to_json(time.sensitivities)},
-                       {"search", to_json(time.search)},
-                       {"search_at_most", to_json(time.search_at_most)},
-                       {"total", to_json(time.total())}};
-  return report;
+  return foreseen;
 }
 
-namespace {
-
-// Searches for the smallest plan that meets target `i`, writes its checkpoint and its page, and returns its report.
-nlohmann::json reach_target(Desk& desk, const Measured& measured, Search& search, Builder& builder, size_t i) {
-  const Job& job = desk.job;
-  desk.time.phase("choosing plans");
-  const Found found = search.run(desk.targets[i]);
-  desk.time.phase("writing");
-  Finished made = finish(desk, measured, found, builder.built(), job.outputs()[i]);
-  const auto times = desk.time.parts();
-  for (const auto& [name, spent] : times) made.report["seconds"][name] = to_json(spent);
-  if (job.on_gpu) made.report["gpu_bytes_highest"] = cuda_memory(job.serving.gpu).highest;
-  if (!job.page_file.empty()) write_page(desk, measured, search.front(), found, made, times, job.page(i));
-  return std::move(made.report);
-}
-
-}  // namespace
-
-nlohmann::json compress(const Job& job, const World& world, const Ranks& ranks) {
+CompressReport compress(const Job& job, const World& world, const Ranks& ranks) {
   check_job(job);
   if (!ranks.first()) set_progress_mode(ProgressMode::none);
   Stages stages = stages_of(job);
   stages.next();
   Desk desk(job, world, ranks);
-  desk.check_budget();
+  desk.budget.check_possible();
   desk.warn_of_codes();
   desk.warn_of_scales();
   check_room(desk);
-  desk.load_reference();
-  if (ranks.first()) desk.check_floor();
+  Runners runners = runners_of(desk);
+  std::optional<FloorFigures> floor;
+  if (ranks.first()) floor = checked_floor(desk, runners);
   std::optional<JournalLock> lock;
-  Journal journal = open_journal(desk, lock);
+  Journal journal = open_journal(desk, runners.reference(), lock);
   std::optional<FormatTimes> times;
-  if (job.tokens_per_second > 0) times = format_times(desk, journal);
+  if (job.tokens_per_second > 0) times = format_times(desk, runners, journal);
   desk.time.phase("quantising the candidates");
   stages.next();
-  const CandidateSet candidates(*desk.reference, desk.source, desk.calibration, groups_to_quantise(job, desk.groups),
-                                job.formats, {.codebooks = &desk.codebooks}, desk.pool, journal, ranks);
+  const CandidateSet candidates(runners.reference(), desk.source, desk.texts.calibration,
+                                groups_to_quantise(job, desk.groups), job.formats, {.codebooks = &runners.codebooks()},
+                                desk.pool, journal, ranks);
   desk.time.phase("sensitivities");
   stages.next();
   Measured measured = !job.plan_file.empty()    ? table_of_plan(desk)
                       : !job.from_table.empty() ? table_from_file(desk)
-                                                : measure_table(desk, candidates, journal);
+                                                : measure_table(desk, runners, candidates, journal);
   desk.time.phase("choosing plans");
   stages.next();
-  if (!ranks.first()) return nullptr;
+  if (!ranks.first()) return {};
   if (times) put_times(*times, measured.table);
   if (!job.table_file.empty()) write_file_atomically(job.table_file, to_json(measured.table).dump(1) + "\n");
   apply_rules(desk, measured.table);
-  desk.load_served();
-  PlanEvolution evolution(desk, measured, candidates, journal);
-  Builder builder(desk, measured.table, candidates, journal);
-  Pace pace(desk, measured.table, journal);
-  Search search(desk, measured.table, evolution, builder, pace);
-  desk.note(fmt::format("{} plans {}, {:.3f} to {:.3f} bits a weight", search.front().size(),
-                        job.search == SearchKind::evolve ? "on evolution's way" : "on the Pareto front",
-                        bits_per_parameter(measured.table, search.front().front()),
-                        bits_per_parameter(measured.table, search.front().back())));
-  std::vector<nlohmann::json> reports;
-  for (size_t i = 0; i < desk.targets.size(); ++i) {
-    const auto there = finished(desk, i);
-    reports.push_back(there ? *there : reach_target(desk, measured, search, builder, i));
-  }
+  CompressReport report;
+  report.made = search_and_write(desk, runners, measured, candidates, journal, floor);
+  report.table = std::move(measured.table);
   end_journal(desk);
   say_times(desk);
-  if (reports.size() == 1) return reports.front();
-  return {{"targets", reports}};
+  return report;
 }
 
 }  // namespace fidelio

@@ -4,13 +4,14 @@
 
 namespace fidelio {
 Evolution PlanEvolution::from(const Plan& start, std::optional<double> kl_limit, int generations) {
-  const std::span<const std::vector<int32_t>> all(desk_.search.sequences);
+  const std::span<const std::vector<int32_t>> all(desk_.texts.search.sequences);
   const size_t part = std::max<size_t>(all.size() / 4, 1);
-  desk_.restore_reference();
+  Runners::InForce in_force(runners_, Runners::Which::reference);
+  Runner& reference = in_force.runner();
   journal_.begin_stage(desk_.stage(fmt::format("evolution from {} to {} seed {}", to_json(table_, start).dump(),
                                                kl_limit.value_or(0), desk_.job.seed)));
-  FidelityMeter whole(*desk_.reference, desk_.search.sequences, desk_.pool, desk_.table_mode());
-  FidelityMeter quarter(*desk_.reference, {all.begin(), all.begin() + static_cast<int64_t>(part)}, desk_.pool,
+  FidelityMeter whole(reference, desk_.texts.search.sequences, desk_.pool, desk_.table_mode());
+  FidelityMeter quarter(reference, {all.begin(), all.begin() + static_cast<int64_t>(part)}, desk_.pool,
                         desk_.table_mode());
   JournaledGame whole_game(whole, journal_), quarter_game(quarter, journal_);
   const auto measure_kl = [&](const Plan& plan, double share) {
@@ -28,7 +29,6 @@ Evolution PlanEvolution::from(const Plan& start, std::optional<double> kl_limit,
   options.seed = desk_.job.seed;
   options.kl_limit = kl_limit ? *kl_limit : measure_kl(start, 1);
   Evolution found = evolve(table_, start, options, measure_kl);
-  desk_.restore_reference();
   desk_.note(
       fmt::format("evolution: {} generations, {} measurements, {:.3f} -> {:.3f} bits, KL {:.6f} -> {:.6f} (search "
                   "text of the sensitivities)",
@@ -44,7 +44,7 @@ Plan PlanEvolution::widest(bool of_source) const {
       const LinearId id = parse_linear_id(g.linears.front());
       return o.format == desk_.source.format(id);
     };
-    // By what is wanted first, then by size.
+    // An option of the wanted kind comes first, then the larger one.
     const auto best = std::max_element(g.options.begin(), g.options.end(), [&](const Option& a, const Option& b) {
       return std::pair(own(a) == of_source, a.bytes) < std::pair(own(b) == of_source, b.bytes);
     });
@@ -56,7 +56,7 @@ Plan PlanEvolution::widest(bool of_source) const {
 std::vector<Plan> PlanEvolution::front(double kl_limit) {
   Evolution found = from(widest(false), kl_limit, desk_.job.most_generations());
   if (found.path.front().kl > kl_limit) found = from(widest(true), kl_limit, desk_.job.most_generations());
-  std::vector<Plan> front;  // of plans of one size the last is the best
+  std::vector<Plan> front;  // The last of several plans of one size is the best.
   for (auto plan = found.path.rbegin(); plan != found.path.rend(); ++plan)
     if (front.empty() || plan->bytes > front.back().bytes) front.push_back(*plan);
   const Plan source = widest(true);

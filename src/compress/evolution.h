@@ -1,4 +1,5 @@
-// Evolution (alloc/evolve.h) of plans whose candidates are put in force and measured on the text of the sensitivities.
+// A PlanEvolution improves plans by evolution (alloc/evolve.h). It puts their candidates in force in the reference and
+// measures them on the text of the sensitivities.
 #pragma once
 #include "alloc/evolve.h"
 #include "compress/table.h"
@@ -7,18 +8,21 @@ namespace fidelio {
 
 class PlanEvolution {
  public:
-  PlanEvolution(Desk& desk, const Measured& measured, const CandidateSet& candidates, Journal& journal)
+  PlanEvolution(Desk& desk, Runners& runners, const Measured& measured, const CandidateSet& candidates,
+                Journal& journal)
       : desk_(desk),
+        runners_(runners),
         table_(measured.table),
         candidates_(candidates),
         journal_(journal),
         next_place_(measured.next_place) {}
 
-  // SLQ Algorithm 3: from the widest format everywhere (from the source's own, where that has more KL than the limit)
-  // down to where nothing smaller keeps the limit. What it went through, by ascending bytes, each with the KL that was
-  // measured; the source's own formats are the last.
+  // Runs SLQ Algorithm 3 from the widest format everywhere down to where nothing smaller keeps the limit. It starts
+  // from the source's own formats if the widest format has more KL than the limit. Returns the plans that it went
+  // through, by ascending bytes, each with its measured KL. The source's own formats are the last.
   std::vector<Plan> front(double kl_limit);
-  // Fewer bytes, or as many with less KL, within the limit; without one, at no more KL than the start has.
+  // Returns a plan with fewer bytes than the start, or as many with less KL, within the limit. Without a limit, the
+  // plan has no more KL than the start.
   Plan onwards(const Plan& start, std::optional<double> kl_limit = {});
 
  private:
@@ -26,6 +30,7 @@ class PlanEvolution {
   Plan widest(bool of_source) const;
 
   Desk& desk_;
+  Runners& runners_;
   const SensitivityTable& table_;
   const CandidateSet& candidates_;
   Journal& journal_;

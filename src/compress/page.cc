@@ -30,7 +30,7 @@ std::string interval(const Estimate& e, int digits) {
                      number_or_none(e.ci95.high, digits));
 }
 
-// Shows what the questions said, where a loss of accuracy was the target.
+// Shows the answers to the questions, if a loss of accuracy was the target.
 std::string tasks(const CertifiedTasks& t) {
   Table table{
       "Tasks",
@@ -81,7 +81,7 @@ std::string domains(const Certificate& c) {
   return to_html(table);
 }
 
-// Says what was promised, on what text, how sure, what was not tested: before any table.
+// Says before any table what was promised, on which text, how sure it is, and what was not tested.
 std::string plain_words(const Certificate& c, bool kept) {
   std::string html = "<dl class=\"words\">\n";
   for (const PlainWords& w : in_plain_words(c, kept))
@@ -97,24 +97,22 @@ std::string target_words(const Target& t) {
 }
 
 std::string certificate(const CompressStory& s) {
-  const Certificate& c = s.certificate;
+  const Certificate& c = s.made.certificate;
   const std::string target = target_words(c.target);
-  const std::string rate = s.report.contains("rate") ? fmt::format(" at {:g} tokens a second or more",
-                                                                   s.report["rate"]["asked"].get<double>())
-                                                     : "";
+  const std::string rate = s.made.rate ? fmt::format(" at {:g} tokens a second or more", s.made.rate->asked) : "";
   std::string html = "<p class=\"lead\">" + escape_html(s.model) +
-                     (!target.empty()             ? ": the smallest plan found with " + escape_html(target) + rate
-                      : s.report.contains("rate") ? ": the best fidelity" + rate
-                                                  : ": the best fidelity within a size") +
+                     (!target.empty() ? ": the smallest plan found with " + escape_html(target) + rate
+                      : s.made.rate   ? ": the best fidelity" + rate
+                                      : ": the best fidelity within a size") +
                      "." + "</p>\n";
   html += plain_words(c, true) + "<div class=\"cards\">" +
           card(number_text(c.promised.ear.value, 5),
                fmt::format("EAR on unseen text, {}: {} to {}", c.promised.domain,
                            number_or_none(c.promised.ear.ci95.low, 5), number_or_none(c.promised.ear.ci95.high, 5))) +
           card(fmt::format("{:.6f}", c.all.kl.value), "KL, nats a token") +
-          card(fmt::format("{:.3f}", s.report.at("bits_per_parameter").get<double>()), "bits a parameter, whole file") +
-          card(fmt::format("{:.2f}×", static_cast<double>(s.report.at("source_file_bytes").get<int64_t>()) /
-                                          static_cast<double>(s.report.at("file_bytes").get<int64_t>())),
+          card(fmt::format("{:.3f}", s.made.bits_per_parameter()), "bits a parameter, whole file") +
+          card(fmt::format("{:.2f}×",
+                           static_cast<double>(s.made.source_file_bytes) / static_cast<double>(s.made.file_bytes)),
                "smaller") +
           "</div>\n" + domains_picture(c, s.documents) + domains(c) + ladder_picture(c) + tails_picture(c);
   Table table{"Certificate",
@@ -137,21 +135,21 @@ std::string certificate(const CompressStory& s) {
                 {"entries of the sensitivity table", entries_text(s.measured.table)},
                 {"text SHA-256", c.places_sha256.substr(0, 16) + "…"},
                 {"reference SHA-256", c.reference_sha256.substr(0, 16) + "…"}};
-  if (s.report.contains("rate")) {
-    const nlohmann::json& r = s.report["rate"];
-    table.rows.push_back({fmt::format("tokens a second, after {} others", r["context"].get<int64_t>()),
-                          fmt::format("{:.4g} measured, {:g} asked for, {:.4g} foreseen", r["measured"].get<double>(),
-                                      r["asked"].get<double>(), r["foreseen"].get<double>())});
-    table.rows.push_back({"timed on", r["machine"].get<std::string>()});
+  if (s.made.rate) {
+    const MeasuredRate& r = *s.made.rate;
+    table.rows.push_back({fmt::format("tokens a second, after {} others", r.timed.context),
+                          fmt::format("{:.4g} measured, {:g} asked for, {:.4g} foreseen", r.kept().measured, r.asked,
+                                      r.kept().foreseen)});
+    table.rows.push_back({"timed on", r.timed.machine});
   }
   html += to_html(table);
   if (c.tasks) html += tasks(*c.tasks);
   return html;
 }
 
-// Where the target lies on an axis of KL; an EAR by 1 - EAR = c sqrt(KL), with c as measured.
+// Returns the place of the target on an axis of KL. An EAR has the KL of 1 - EAR = c sqrt(KL), with c as measured.
 ChartTarget target_of(const CompressStory& s) {
-  const Target& target = s.certificate.target;
+  const Target& target = s.made.certificate.target;
   const double kl = target.allowed_kl(s.measured.table.ear_constant);
   return std::isfinite(kl) ? ChartTarget{kl, target_words(target)} : ChartTarget{};
 }
@@ -159,7 +157,7 @@ ChartTarget target_of(const CompressStory& s) {
 std::string plans(const CompressStory& s) {
   Chart chart{"Size against distance", "KL, nats a token", "bits a weight", true, {}};
   ChartSeries front{"Pareto front", {}, true}, uniform{"one format everywhere", {}, false}, chosen{"chosen", {}, false};
-  const size_t step = std::max<size_t>(1, s.front.size() / 40);  // a curve needs no more points
+  const size_t step = std::max<size_t>(1, s.front.size() / 40);  // A curve needs no more points.
   for (size_t i = 0; i < s.front.size(); i += step)
     if (s.front[i].kl > 0) front.points.push_back({s.front[i].kl, bits_per_parameter(s.measured.table, s.front[i])});
   for (const UniformPoint& u : s.measured.uniform) uniform.points.push_back({u.kl, u.bits, 0, 0, u.format});
@@ -178,7 +176,7 @@ std::string plans(const CompressStory& s) {
     table.rows.push_back({u.format, number_text(u.bits, 3), number_text(u.kl, 6), number_text(u.ear, 5)});
   std::string html = svg_chart(chart) + to_html(table);
   if (s.found.trials.empty()) return html;
-  const bool of_tasks = s.certificate.tasks.has_value();
+  const bool of_tasks = s.made.certificate.tasks.has_value();
   Table trials{"Plans measured on the way",
                of_tasks ? "On the calibration questions with the source's answers." : "",
                {"bits a weight", "KL", "EAR [95%]", "EAR predicted"},
@@ -189,7 +187,7 @@ std::string plans(const CompressStory& s) {
   return html + to_html(trials);
 }
 
-// Groups as (layer, role): "layers.3.qkv" -> ("3", "qkv"), "embedding" -> ("–", "embedding").
+// Returns the layer and role of a group: (3, "qkv") for "layers.3.qkv", and (-1, "embedding") for "embedding".
 std::pair<int, std::string> place(const std::string& group) {
   int layer = -1;
   if (group.starts_with("layers.")) layer = std::stoi(group.substr(7));
@@ -200,14 +198,14 @@ struct Grid {
   std::string title, note;
   std::vector<std::string> rows, columns;
   struct Cell {
-    double strength = -1;  // 0 to 1; -1: nothing there
+    double strength = -1;  // 0 to 1, or -1 if nothing is there
     std::string text, hint;
   };
   std::vector<std::vector<Cell>> cells;
 };
 
 std::string draw(const Grid& grid) {
-  constexpr int kLeft = 84, kHigh = 24, kTop = 84, kRight = 44;  // the last column's name leans out
+  constexpr int kLeft = 84, kHigh = 24, kTop = 84, kRight = 44;  // The last column's name leans out.
   const int wide = 62, right = kLeft + wide * static_cast<int>(grid.columns.size());
   std::string svg = fmt::format(
       "<figure><figcaption>{}</figcaption><div class=\"scroll\"><svg role=\"img\" aria-label=\"{}\" viewBox=\"0 0 {} "
@@ -240,7 +238,7 @@ std::string draw(const Grid& grid) {
   return svg + "</svg></div><p class=\"note\">" + escape_html(grid.note) + "</p></figure>\n";
 }
 
-// The empty grid of all layers by the given columns, and where a group's layer stands in it.
+// Returns a grid with a row for each layer and no columns yet, and puts the row of each layer into `row_of`.
 Grid layer_grid(const SensitivityTable& table, std::map<int, size_t>& row_of) {
   Grid grid;
   for (const Group& g : table.groups) {
@@ -291,7 +289,7 @@ std::string heat_map(const SensitivityTable& table) {
   return draw(grid);
 }
 
-// Of sensitivities by noise: the line of each group.
+// Shows the line of each group, if sensitivities were measured by noise.
 std::string fits(const SensitivityTable& table) {
   const nlohmann::json about = nlohmann::json::parse(table.provenance);
   if (!about.contains("fits")) return "";
@@ -327,7 +325,7 @@ std::string bit_map(const CompressStory& s) {
   return draw(grid);
 }
 
-// Where the first choices differ: by how sure the source was, on the certificate's text.
+// Shows how often the first choices differ, by how sure the source was, on the certificate's text.
 std::string flips(const CompressStory& s) {
   const NamedReport plan[] = {{"this plan", &s.found.certified}};
   return svg_chart(flips_chart(plan)) + to_html(flips_table(plan));
@@ -363,18 +361,17 @@ std::string sizes(const CompressStory& s) {
   Table table{"Sizes", "", {"what", "groups", "parameters", "bytes"}, {}};
   for (const auto& [format, sum] : by_format)
     table.rows.push_back({format, fmt::format("{}", sum[0]), fmt::format("{}", sum[1]), fmt::format("{}", sum[2])});
-  const int64_t file = s.report.at("file_bytes");
+  const int64_t file = s.made.file_bytes;
   table.rows.push_back({"everything else", "", "", fmt::format("{}", s.measured.table.fixed_bytes)});
   table.rows.push_back({"header", "", "", fmt::format("{}", file - s.found.plan.bytes)});
-  table.rows.push_back(
-      {"all files", "", fmt::format("{}", s.report.at("parameters").get<int64_t>()), fmt::format("{}", file)});
-  table.rows.push_back({"the source", "", "", fmt::format("{}", s.report.at("source_file_bytes").get<int64_t>())});
+  table.rows.push_back({"all files", "", fmt::format("{}", s.made.parameters), fmt::format("{}", file)});
+  table.rows.push_back({"the source", "", "", fmt::format("{}", s.made.source_file_bytes)});
   Table time{"Time",
              "Of this run; what an interrupted one had finished is not counted.",
              {"phase", "seconds", "of CPU time"},
              {}};
   Seconds total;
-  for (const auto& [name, spent] : s.seconds) {
+  for (const auto& [name, spent] : s.made.seconds) {
     time.rows.push_back({name, number_text(spent.wall, 1), number_text(spent.cpu, 1)});
     total += spent;
   }
@@ -382,7 +379,7 @@ std::string sizes(const CompressStory& s) {
   return to_html(table) + to_html(time);
 }
 
-// Lists the documents, those that were kept least faithfully first.
+// Lists the documents, with the least faithful first.
 std::string by_document(std::vector<DocumentFidelity> documents) {
   Table table{"By document", "The lowest EAR first.", {"document", "kind", "windows", "EAR", "KL"}, {}};
   const auto ear = [](const DocumentFidelity& d) { return d.ear / static_cast<double>(d.tokens); };

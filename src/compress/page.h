@@ -1,18 +1,17 @@
-// The page about one compression: what was certified, which plans there were, what each group can bear, and what it
-// got.
+// This file writes the page about one compression: what was certified, which plans there were, how sensitive each group
+// is, and which format it got.
 #pragma once
-#include <nlohmann/json_fwd.hpp>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "compress/report.h"
 #include "compress/search/search.h"
-#include "compress/seconds.h"
 #include "sensitivity/gamma.h"
 
 namespace fidelio {
 
-// gamma_law of one linear of the source, at kGammaBits.
+// A GammaRow is gamma_law of one linear of the source, at kGammaBits.
 struct GammaRow {
   std::string linear;
   GammaLaw law;
@@ -27,17 +26,15 @@ struct CompressStory {
   std::vector<GammaRow> gamma;
   int gamma_group = 0;
   std::string search, allocate_by;
-  const Certificate& certificate;
-  const std::vector<DocumentFidelity>& documents;        // of the certificate
-  const nlohmann::json& report;                          // what --json writes
-  std::vector<std::pair<std::string, Seconds>> seconds;  // of this run, by phase
-  std::string made_by{};                                 // version, date and command
+  const MadeCheckpoint& made;
+  const std::vector<DocumentFidelity>& documents;  // the documents of the certificate
+  std::string made_by{};                           // version, date and command
 };
-std::string compress_page(const CompressStory& story);  // self-contained HTML
+std::string compress_page(const CompressStory& story);  // Returns HTML that needs no other file.
 
-// A certificate in plain words (compress/certificate/words.h says what `kept` is), and by kind of text.
+// Returns a certificate in plain words (compress/certificate/words.h says what `kept` is), and by kind of text.
 std::string certificate_html(const Certificate& certificate, bool kept, std::span<const DocumentFidelity> documents);
-// The page about one that was measured again, or on other text.
+// Returns the page about a certificate that was measured again, or on other text.
 std::string certify_page(const std::string& model, const std::string& verdict, const Certificate& certificate,
                          bool kept, const std::vector<DocumentFidelity>& documents, const std::string& made_by);
 

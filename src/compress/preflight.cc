@@ -17,12 +17,12 @@
 namespace fidelio {
 namespace {
 
-// Of the candidates: all of them as stored; those of the stop and of the format that take most; what of them is held
-// packed. Packed ones are as large as stored ones, but for floating-point codes, which have no kernel here and become
-// FP32.
+// CandidateBytes are sizes of the candidates: of all as they are stored and packed, and of the stop and of the format
+// that take most. Packed candidates are as large as stored ones, except for floating-point codes, which have no kernel
+// here and become FP32.
 struct CandidateBytes {
   int64_t stored = 0, packed = 0, stop = 0, format = 0;
-  int64_t plan = 0;  // no plan's quantised linears have more
+  int64_t plan = 0;  // the most that the quantised linears of a plan take
   int64_t held() const { return stored <= CandidateSet::kHeldBytes ? packed : format; }
 };
 CandidateBytes candidate_bytes(const CompressSize& size) {
@@ -33,7 +33,7 @@ CandidateBytes candidate_bytes(const CompressSize& size) {
       for (const FormatSpec& f : size.formats) {
         const Shape shape = shape_of(size.source.config(), id);
         const int64_t stored =
-            stored_bytes(f, shape[0], shape[1]) + shared_bytes(f);  // which the journal has with each
+            stored_bytes(f, shape[0], shape[1]) + shared_bytes(f);  // The journal has the codebook with each.
         const bool decoded = f.kind == Kind::fp4 || f.kind == Kind::fp8;
         const int64_t packed = decoded ? 4 * shape.elements() : stored;
         bytes.stored += stored;
@@ -45,7 +45,8 @@ CandidateBytes candidate_bytes(const CompressSize& size) {
   return bytes;
 }
 
-// Embedding or head in every format, while it is there as numbers, rounded and compared, and the other is being written.
+// Returns the bytes of embedding or head in every format while it is decoded, rounded and compared, and the other one
+// is being written.
 int64_t vocabulary_bytes(const CompressSize& size) {
   int64_t most = 0, written = 0;
   for (const LinearGroup& g : size.groups)
@@ -67,10 +68,11 @@ std::optional<int64_t> number_in(const std::string& path) {
   return std::nullopt;
 }
 
-// The phases of a compression, each holding what the others do not: embedding and head are quantised; layers are; sensitivities are measured; plans are served. `always` is there all the time.
+// A Holding is what the phases of a compression hold: embedding and head are quantised, then the layers, sensitivities
+// are measured, and plans are served. `always` is held all the time, the others by some phases.
 struct Holding {
   MemoryNeed always, reference, runner, serving_runner, decoded;
-  int64_t weights = 0;  // of a model, as a runner packs it
+  int64_t weights = 0;  // bytes of a model as a runner packs it
 };
 
 const std::vector<MemoryNeed>& largest(const std::vector<std::vector<MemoryNeed>>& phases) {
@@ -79,11 +81,12 @@ const std::vector<MemoryNeed>& largest(const std::vector<std::vector<MemoryNeed>
 }
 
 int64_t widest(const ModelConfig& c) { return std::max<int64_t>({c.f, int64_t{c.h} * c.e, c.d}); }
-// What calibration keeps of a token beside its stream: the widest input, or those of all experts that it passes.
+// Returns the values that calibration keeps of a token beside its stream: the widest input, or those of all its
+// experts.
 int64_t kept_input(const ModelConfig& c) { return std::max(widest(c), int64_t{c.f} * slots_per_row(c)); }
 
-// A runner's own matrices: the stream, q k v or gate up, their scratch, the logits twice. Its cache has room for two
-// batches.
+// Returns the bytes of a runner's own matrices: the stream, q k v or gate up, their scratch, and the logits twice. Its
+// cache has room for two batches.
 int64_t workspace_bytes(const CompressSize& size) {
   const ModelConfig& c = size.source.config();
   const int64_t slots = size.rows * slots_per_row(c), routed = c.experts > 0 ? slots * 3 * c.d : 0;
@@ -139,7 +142,7 @@ std::vector<std::vector<MemoryNeed>> phases_of(const CompressSize& size, const H
 std::vector<MemoryNeed> memory_needs(const CompressSize& size) {
   const ModelConfig& c = size.source.config();
   const int64_t wide = widest(c), cached = batch_cache_values(size), workspace = workspace_bytes(size);
-  if (size.on_gpu)  // holds everything that is packed and all that passes through the layers
+  if (size.on_gpu)  // The GPU holds everything that is packed and everything that passes through the layers.
     return {{"the program, its libraries, the driver's and texts", 700'000'000},
             {"candidates of embedding, head or one input while they are made, or the plan's weights",
              std::max({vocabulary_bytes(size), 2 * candidate_bytes(size).stop + 6 * wide * c.d,
@@ -166,16 +169,16 @@ std::vector<MemoryNeed> memory_needs(const CompressSize& size) {
 
 std::vector<MemoryNeed> gpu_memory_needs(const CompressSize& size) {
   const ModelConfig& c = size.source.config();
-  const int64_t d = c.d, wide = widest(c), cached = 2 * batch_cache_values(size);  // all of it is allocated
+  const int64_t d = c.d, wide = widest(c), cached = 2 * batch_cache_values(size);  // All of it is allocated.
   int64_t weights = 0, largest_linear = 0;
   for (LinearId id : linears_of(c)) {
     const Shape shape = shape_of(c, id);
-    // Sixteen bits where FP16 holds the values, which it does of BF16's all but the smallest.
+    // Dense weights take sixteen bits, since FP16 holds all values of BF16 but the smallest.
     const bool dense16 = size.source.format(id).kind == Kind::bf16 || size.source.format(id).kind == Kind::f16;
     weights += dense16 ? 2 * shape.elements() : stored_bytes(size.source.format(id), shape[0], shape[1]);
     if (id.layer >= 0) largest_linear = std::max(largest_linear, shape.elements());
   }
-  // Activations in FP32, as blocks, as halves twice and as a product twice; a weight dequantised, or its two halves.
+  // A GPU has activations in FP32, as blocks, as halves twice and as a product twice, and a weight that is dequantised.
   const int64_t workspace =
       workspace_bytes(size) + size.rows * slots_per_row(c) * wide * (4 + 3 + 4 + 8) + 4 * largest_linear;
   const Holding h{.always = {"the driver's own, libraries'", 600'000'000},
@@ -192,8 +195,8 @@ std::vector<MemoryNeed> gpu_memory_needs(const CompressSize& size) {
 
 int64_t disk_need(const CompressSize& size) {
   const CandidateBytes candidates = candidate_bytes(size);
-  // Plans that are built wait there too. They share the layers in which they are alike, so that some ten plans of a search
-  // and its ladder take the room of about six.
+  // Plans that were built are kept there too. They share the layers in which they are alike, so the ten or so plans of
+  // a search and its ladder take the room of about six.
   return candidates.stored + 6 * candidates.plan + 64'000'000;
 }
 
@@ -211,7 +214,7 @@ void check_disk(const std::string& out, int64_t need, std::string_view why, std:
 
 namespace {
 
-// Tokens get dearer with the model: `most` for models of up to so many parameters, fewer for larger ones.
+// Returns `most` tokens for models of up to so many parameters and fewer for larger ones, whose tokens are dearer.
 int64_t tokens_for(int64_t parameters, double up_to, int64_t least, int64_t most) {
   const double share = up_to / static_cast<double>(parameters);
   return std::clamp(static_cast<int64_t>(share * static_cast<double>(most)), least, most);

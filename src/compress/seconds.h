@@ -1,5 +1,5 @@
-// Time spent: by the clock on the wall, and by this process on all its cores. What a machine that does other things too
-// takes by the wall says little about another day; the second is the same on both.
+// Seconds is time that was spent, by the clock on the wall and by this process on all its cores. The first depends on
+// what else the machine does at the time; the second does not.
 #pragma once
 #include <chrono>
 #include <ctime>
@@ -26,7 +26,7 @@ struct Seconds {
   friend Seconds operator/(Seconds s, double k) { return {s.wall / k, s.cpu / k}; }
 };
 
-// Of one call of `work`.
+// Returns the seconds of one call of `work`.
 template <typename Work>
 Seconds seconds_of(const Work& work) {
   const Seconds start = Seconds::now();

@@ -7,9 +7,9 @@
 namespace fidelio {
 namespace {
 
-constexpr int64_t kPrefix = 4;  // tokens of text a sample starts with
+constexpr int64_t kPrefix = 4;  // A sample starts with so many tokens of the text.
 
-// Those that rank r wrote are r, r + size, ...: all of them, on every rank.
+// Gives every rank all sequences. Rank r wrote the sequences r, r + size and so on.
 void share_out(const Ranks& ranks, std::vector<std::vector<int32_t>>& sequences) {
   const auto size = static_cast<size_t>(ranks.size());
   std::vector<double> mine;

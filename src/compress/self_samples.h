@@ -1,5 +1,5 @@
-// Text that the model writes itself: for calibration at temperature 1, what it expects to see; for certificates its answers
-// to prompts, sampled as it is used.
+// This file lets a model write text itself. For calibration it samples at temperature 1, which gives the text that the
+// model expects to see. For certificates it answers prompts, sampled as the model is used.
 #pragma once
 #include <functional>
 #include <memory>
@@ -11,29 +11,30 @@
 
 namespace fidelio {
 
-// `tokens` tokens in sequences of `context`, each begun with the first few of a sequence of `text` (spread over all of
-// them, so that every sample starts somewhere else) and continued by the model with 16-bit activations. The same seed
-// gives the same tokens, however many sequences are written side by side; the random numbers of a sequence are its own.
-// Several ranks write some each, and have all. Makes a runner of the model (device and cache as in `serving`), and drops
-// it.
+// Returns `tokens` tokens in sequences of `context`. Each begins with the first few tokens of a sequence of `text`,
+// spread over all of them, so that every sample starts somewhere else. The model continues it with 16-bit activations.
+// The same seed gives the same tokens, however many sequences are written side by side, since each has its own random
+// numbers. If there are several ranks, each writes some of the sequences and gets all. The function makes a runner of
+// the model, with the device and cache of `serving`, and drops it.
 std::vector<std::vector<int32_t>> sample_sequences(
     const std::function<std::unique_ptr<Runner>(const RunnerOptions&)>& make_runner, const RunnerOptions& serving,
     std::span<const std::vector<int32_t>> text, int64_t tokens, int64_t context, uint64_t seed,
     int64_t side_by_side = 32, const Ranks& ranks = Ranks());
 
 struct OwnAnswer {
-  std::vector<int32_t> ids;  // the prompt's, then the answer's
-  int64_t given = 0;         // how many are the prompt's
+  std::vector<int32_t> ids;  // tokens of the prompt, then those of the answer
+  int64_t given = 0;         // the number of tokens of the prompt
 };
 struct OwnAnswerOptions {
-  SamplingOptions sampling{};       // its seed is that of all answers; each has random numbers of its own
-  std::vector<int32_t> stop_ids{};  // end an answer, and are its last token
-  int64_t longest = 256;            // tokens of an answer, at most
-  int64_t context = 512;            // of prompt and answer
+  SamplingOptions sampling{};       // with one seed; each answer has random numbers of its own
+  std::vector<int32_t> stop_ids{};  // tokens that end an answer as its last token
+  int64_t longest = 256;            // the most tokens of an answer
+  int64_t context = 512;            // the most tokens of prompt and answer together
   int64_t side_by_side = 32;
 };
-// One answer to each prompt, with 16-bit activations. The same seed gives the same answers, however many are written side
-// by side. Makes a runner of the model, and drops it. Throws Error for a prompt that leaves no room.
+// Returns one answer to each prompt, with 16-bit activations. The same seed gives the same answers, however many are
+// written side by side. The function makes a runner of the model and drops it. Throws Error for a prompt that leaves no
+// room.
 std::vector<OwnAnswer> own_answers(const std::function<std::unique_ptr<Runner>(const RunnerOptions&)>& make_runner,
                                    const RunnerOptions& serving, std::span<const std::vector<int32_t>> prompts,
                                    const OwnAnswerOptions& how);

@@ -12,9 +12,9 @@
 namespace fidelio {
 namespace {
 
-// Every format everywhere and, where activations are coarse, what those cost with the source's weights. Dense weights
-// see finer activations than codes in that mode (kernels/cpu), so most of the cost is measured with each group's codes,
-// as it is when served.
+// Measures every format everywhere and, if activations are coarse, what those cost with the source's weights. Dense
+// weights read finer activations than codes in that mode (kernels/cpu), so most of the cost is measured with each
+// group's codes, as the model will be served.
 std::vector<MeterResult> measure_uniform(Desk& desk, Players& players, const CandidateSet& candidates,
                                          Journal& journal) {
   const auto reset = [&desk](Game& game) {
@@ -40,13 +40,14 @@ std::vector<MeterResult> measure_uniform(Desk& desk, Players& players, const Can
   return found;
 }
 
-// The format that `single` measures every group in: of those that a plan may use, the one that is nearest to what is
-// asked for when given to all groups. What lies near it follows from it best. `uniform`: measurements by format.
+// Returns the format in which the method `single` measures every group. It is the one of those that a plan may use that
+// is nearest to the target when it is given to all groups, since costs near it follow from it best. `uniform` holds the
+// measurements by format.
 FormatSpec measured_format(const Desk& desk, const Measured& measured, const std::vector<MeterResult>& uniform,
                            const std::vector<CandidateGroup>& useful, double base_kl, double wanted) {
-  const double bits = desk.budget() > 0
-                          ? 8.0 * static_cast<double>(desk.budget()) / static_cast<double>(desk.source.parameters())
-                          : desk.job.calibration_bits;
+  const double bits = desk.budget.given() ? 8.0 * static_cast<double>(desk.budget.bytes()) /
+                                                static_cast<double>(desk.source.parameters())
+                                          : desk.job.calibration_bits;
   const bool by_size = !desk.job.has_target();
   FormatSpec nearest;
   double least = std::numeric_limits<double>::infinity();
@@ -67,7 +68,7 @@ FormatSpec measured_format(const Desk& desk, const Measured& measured, const std
   return nearest;
 }
 
-// Every format everywhere: said, and kept with its size.
+// Tells the user about every format everywhere, and keeps it with its size.
 void note_uniform(Desk& desk, const CandidateSet& candidates, const std::vector<MeterResult>& uniform,
                   Measured& measured) {
   for (size_t f = 0; f < desk.job.formats.size(); ++f) {
@@ -85,7 +86,7 @@ void note_uniform(Desk& desk, const CandidateSet& candidates, const std::vector<
   }
 }
 
-// KL that the targets allow beside what activations cost.
+// Allowed is the KL that the targets allow beside the cost of activations.
 struct Allowed {
   double strictest = 1e300, loosest = 0;
   double wanted() const { return strictest > 0 && loosest < 1e300 ? std::sqrt(strictest * loosest) : strictest; }
@@ -101,8 +102,9 @@ Allowed allowed_by(const std::vector<Target>& targets, double ear_constant, doub
   return a;
 }
 
-// Candidates whose KL is within reach of a target, and the smallest format that meets the strictest by itself: however
-// far below it stays, without it a plan would have nothing between formats that fall short and the source's weights.
+// Returns the candidates whose KL is within reach of a target, and the smallest format that meets the strictest target
+// by itself. It stays however far below the target it is. Without it a plan would have nothing between formats that
+// fall short and the source's weights.
 std::vector<CandidateGroup> useful_candidates(Desk& desk, const CandidateSet& candidates, const Measured& measured,
                                               const std::vector<MeterResult>& uniform, const Allowed& allowed,
                                               double base_kl) {
@@ -111,7 +113,7 @@ std::vector<CandidateGroup> useful_candidates(Desk& desk, const CandidateSet& ca
     if (uniform[f].kl - base_kl <= allowed.strictest &&
         (enough == uniform.size() || measured.uniform[f].bits < measured.uniform[enough].bits))
       enough = f;
-  // 64 = three bits either way: KL falls four times a bit. What the activations cost is there with every format.
+  // A factor of 64 is three bits either way, since KL falls fourfold a bit. The cost of activations is in every format.
   std::vector<CandidateGroup> useful = candidates.groups();
   for (CandidateGroup& g : useful)
     std::erase_if(g.candidates, [&](const Candidate& candidate) {
@@ -124,7 +126,7 @@ std::vector<CandidateGroup> useful_candidates(Desk& desk, const CandidateSet& ca
       if (at == enough) return false;
       return kl > 64 * allowed.loosest || kl < allowed.strictest / 64;
     });
-  const bool open = !desk.job.has_target();  // no distance is named
+  const bool open = !desk.job.has_target();  // No distance is asked for.
   if (open || useful.front().candidates.empty()) useful = candidates.groups();
   return useful;
 }
@@ -143,14 +145,14 @@ void describe(Desk& desk, const EstimateOptions& options, double ear_constant, E
   e.table.ear_constant = ear_constant;
   e.table.fixed_bytes = fixed_bytes(desk.source, desk.groups);
   nlohmann::json about = {{"source_sha256", desk.source.sha256()},
-                          {"text_sha256", desk.search.sha256},
-                          {"tokens", desk.search.tokens},
+                          {"text_sha256", desk.texts.search.sha256},
+                          {"tokens", desk.texts.search.tokens},
                           {"passes", e.passes},
                           {"measured_in", desk.job.method == SensitivityMethod::single ? to_string(options.measured)
                                                                                        : std::string("all formats")},
                           {"seed", desk.job.seed}};
-  // Of the lines through the origin, KL against a group's relative noise power: how straight they are, and alpha's 95%
-  // interval by Student's t.
+  // The method `linear` fits lines through the origin, KL against a group's relative noise power. The provenance says
+  // how straight they are, with alpha's 95% interval by Student's t.
   const double reach = options.noise_levels > 1 ? student_quantile(0.975, options.noise_levels - 1) : 0;
   for (size_t g = 0; g < e.kl_fits.size(); ++g) {
     const LinearFit& fit = e.kl_fits[g];
@@ -162,9 +164,11 @@ void describe(Desk& desk, const EstimateOptions& options, double ear_constant, E
 
 }  // namespace
 
-Measured measure_table(Desk& desk, const CandidateSet& candidates, Journal& journal) {
+Measured measure_table(Desk& desk, Runners& runners, const CandidateSet& candidates, Journal& journal) {
   Measured measured;
-  FidelityMeter played(*desk.reference, desk.search.sequences, desk.pool, desk.table_mode());
+  Runners::InForce in_force(runners, Runners::Which::reference);
+  Runner& reference = in_force.runner();
+  FidelityMeter played(reference, desk.texts.search.sequences, desk.pool, desk.table_mode());
   JournaledGame game(played, journal);
   Players players(game, desk.ranks);
   EstimateOptions options;
@@ -196,14 +200,13 @@ Measured measure_table(Desk& desk, const CandidateSet& candidates, Journal& jour
   Estimation e = estimate(
       players, useful, options,
       [&](LinearId id, double sigma, uint64_t stream, bool flat) {
-        return desk.reference->pack_noisy(desk.source.linear(id), sigma, stream, flat);
+        return reference.pack_noisy(desk.source.linear(id), sigma, stream, flat);
       },
       [&](int64_t done, int64_t total) {
         if (!desk.ranks.first()) return;
         if (!progress) progress = std::make_unique<Progress>("sensitivity", total);
         progress->advance(done - std::exchange(before, done));
       });
-  desk.restore_reference();
   measured.next_place = players.reserve(0);
   describe(desk, options, c, e);
   make_monotone(e.table);

@@ -82,18 +82,17 @@ void check_outputs(const Job& job, const std::string& json) {
   check_can_write({json, job.table_file});
 }
 
-void say(const Job& job, const nlohmann::json& report) {
-  const Certificate certificate = certificate_from_json(report["certificate"], report["output"].get<std::string>());
+void say(const Job& job, const MadeCheckpoint& made) {
+  const Certificate& certificate = made.certificate;
   const PromisedFigures& promised = certificate.promised;
   std::vector<std::string> texts;
   for (const std::string& text : certificate.texts) texts.push_back(folder_name(parse_text_source(text).path));
-  const auto out = report["output"].get<std::string>();
   const std::string of = certificate.promise == Promise::document ? " (a new document of " + promised.domain + ")"
                          : certificate.promise == Promise::all    ? ""
                          : certificate.domains.size() > 1         ? " (" + promised.domain + ", the lowest kind)"
                                                                   : "";
-  fmt::print("{}: {} -> {}, {:.3f} bits/parameter of the whole file\n", out, bytes_text(report["source_file_bytes"]),
-             bytes_text(report["file_bytes"]), report["bits_per_parameter"].get<double>());
+  fmt::print("{}: {} -> {}, {:.3f} bits/parameter of the whole file\n", made.output, bytes_text(made.source_file_bytes),
+             bytes_text(made.file_bytes), made.bits_per_parameter());
   fmt::print(
       "Certified: EAR {:.5f} [{:.5f}, {:.5f}] at {:g}%{} on {} tokens of {} {} of {}, which the search has not "
       "seen{}\n",
@@ -102,16 +101,14 @@ void say(const Job& job, const nlohmann::json& report) {
       fmt::join(texts, ", "),
       certificate.ladder.size() > 1 ? fmt::format("; {} plans were tested on it", certificate.ladder.size()) : "");
   print_domains(certificate);
-  fmt::print("  {}\n", report["beside"].get<std::string>());
-  if (report.contains("rate")) {
-    const nlohmann::json& rate = report["rate"];
+  fmt::print("  {}\n", made.beside);
+  if (made.rate)
     fmt::print("  decodes at {:.4g} tokens/s here after {} tokens, {} asked for, {:.4g} foreseen ({})\n",
-               rate["measured"].get<double>(), rate["context"].get<int64_t>(), rate["asked"].get<double>(),
-               rate["foreseen"].get<double>(), rate["machine"].get<std::string>());
-  }
+               made.rate->kept().measured, made.rate->timed.context, made.rate->asked, made.rate->kept().foreseen,
+               made.rate->timed.machine);
   print_plain_words(certificate, true);
   if (job.consumer != Consumer::fidelio)
-    fmt::print("  {} takes it as it is: fidelio export {} --to {}{} -o ...\n", name_of(job.consumer), out,
+    fmt::print("  {} takes it as it is: fidelio export {} --to {}{} -o ...\n", name_of(job.consumer), made.output,
                rules_of(job.consumer).target, rules_of(job.consumer).export_options);
 }
 
@@ -147,7 +144,7 @@ void foresee_by_config(const CompressOptions& o, Job job) {
   const auto note = [&](const std::string& text) {
     if (!quiet(o.json)) print_beside_progress(text + "\n");
   };
-  write_json(o.json, foresee_sizes(outline, job, note));
+  write_json(o.json, to_json(foresee_sizes(outline, job, note)));
 }
 
 void compress(const CompressOptions& o) {
@@ -182,9 +179,15 @@ void compress(const CompressOptions& o) {
   const std::unique_ptr<Ranks> ranks = launched_ranks();
   const bool chosen = !o.consumer.empty() || !o.formats.empty() || !job.plan_file.empty() || !job.from_table.empty();
   if (ranks->first() && !chosen) world.note(std::string(price_of_export()));
+  CompressReport made;
   nlohmann::json report;
   try {
-    report = o.dry_run ? foresee(job, world, *ranks) : fidelio::compress(job, world, *ranks);
+    if (o.dry_run) {
+      report = to_json(foresee(job, world, *ranks));
+    } else {
+      made = fidelio::compress(job, world, *ranks);
+      report = to_json(made);
+    }
   } catch (const std::exception& error) {
     ranks->give_up(error.what());
     throw;
@@ -194,11 +197,8 @@ void compress(const CompressOptions& o) {
     for (const std::string& out : job.outputs()) add_card(out, model.checkpoint.texts());
   if (o.draft && !o.dry_run) choose_drafts(o, report);
   write_json(o.json, report);
-  if (o.dry_run || quiet(o.json)) return;
-  if (report.contains("targets"))
-    for (const nlohmann::json& one : report["targets"]) say(job, one);
-  else
-    say(job, report);
+  if (quiet(o.json)) return;
+  for (const MadeCheckpoint& one : made.made) say(job, one);
 }
 
 void add_answers(CLI::App& verb, CompressOptions* o) {

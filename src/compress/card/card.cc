@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <filesystem>
+#include <nlohmann/json.hpp>
 
 #include "compress/card/card_head.h"
 #include "compress/certificate/words.h"
@@ -25,11 +26,12 @@ std::string first_of(const Head& head, const std::string& key) {
   return found == head.end() || found->second.empty() ? "" : found->second.front();
 }
 
-// The original: what a card of ours names (an export has the checkpoint's), else its name on the Hub, else its folder's.
+// Returns the name of the original. It is the one that a card of ours names (an export has the checkpoint's card), or
+// else its name on the Hub, or else its folder's.
 std::string base_model(const CardFacts& facts, const Head& head) {
   if (first_of(head, "library_name") == "fidelio" && !first_of(head, "base_model").empty())
     return first_of(head, "base_model");
-  std::string name = text_or_none(facts.provenance, "source");
+  std::string name = facts.source;
   if (name.find('/') == std::string::npos && !facts.hub_name.empty()) return facts.hub_name;
   if (name.ends_with(".gguf")) name.resize(name.size() - 5);
   return name;
@@ -67,10 +69,7 @@ std::string sizes(const CardFacts& facts, const std::string& base) {
   text += base.empty() ? "A model" : fmt::format("{}", markdown_text(base));
   text += fmt::format(", compressed by fidelio to {} ({:.3f} bits a parameter, {:.4g} million parameters)",
                       bytes_text(facts.bytes), 8 * static_cast<double>(facts.bytes) / parameters, parameters / 1e6);
-  const auto original =
-      facts.provenance.is_object() ? facts.provenance.find("source_file_bytes") : facts.provenance.end();
-  if (facts.provenance.is_object() && original != facts.provenance.end() && original->is_number_integer())
-    text += fmt::format("; the original has {}", bytes_text(original->get<int64_t>()));
+  if (facts.source_file_bytes) text += fmt::format("; the original has {}", bytes_text(*facts.source_file_bytes));
   return text + ".\n\n";
 }
 
@@ -161,15 +160,19 @@ std::string making(const CardFacts& facts) {
 CardFacts card_facts(const Checkpoint& checkpoint, const TextFiles& source) {
   CardFacts facts;
   facts.name = std::filesystem::path(std::filesystem::path(checkpoint.folder()) / "").parent_path().filename().string();
-  facts.provenance = nlohmann::json::parse(checkpoint.provenance());
-  if (facts.provenance.is_object() && facts.provenance.contains("certificate")) try {
+  const nlohmann::json provenance = nlohmann::json::parse(checkpoint.provenance());
+  facts.source = text_or_none(provenance, "source");
+  if (provenance.is_object() && provenance.contains("source_file_bytes") &&
+      provenance["source_file_bytes"].is_number_integer())
+    facts.source_file_bytes = provenance["source_file_bytes"].get<int64_t>();
+  if (provenance.is_object() && provenance.contains("certificate")) try {
       facts.certificate = read_certificate(checkpoint);
     } catch (const Error&) {
       // It is another version's or damaged, and what it says is not repeated.
     }
   facts.source_card = source.read("README.md").value_or("");
   const nlohmann::json config = nlohmann::json::parse(source.require("config.json"), nullptr, false);
-  // transformers writes here what it was told: a path of somebody's machine, or the name on the Hub.
+  // transformers writes here the name that it was given, which is a path of somebody's machine or a name on the Hub.
   const std::string told = text_or_none(config, "_name_or_path");
   const bool hub =
       std::ranges::count(told, '/') == 1 && told.front() != '/' && told.front() != '.' && told.back() != '/';

@@ -1,4 +1,4 @@
-// A few lines of Markdown about a certified model, for somebody's own model card.
+// This file writes a few lines of Markdown about a certified model, for somebody's own model card.
 #pragma once
 #include <string>
 
@@ -6,7 +6,7 @@
 
 namespace fidelio {
 
-// `kept`: whether the certificate was found to hold. Throws Error for a model without a certificate.
+// Writes them. Throws Error for a model without a certificate.
 std::string card_block(const CardFacts& facts);
 
 }  // namespace fidelio

@@ -8,8 +8,8 @@
 namespace fidelio {
 namespace {
 
-constexpr size_t kLongestValue = 200;  // of a licence's name, a language, an address
-constexpr size_t kMostValues = 100;    // of a list
+constexpr size_t kLongestValue = 200;  // characters of a licence's name, a language or an address
+constexpr size_t kMostValues = 100;    // values in a list
 
 std::string_view trimmed(std::string_view text) {
   const size_t begin = text.find_first_not_of(" \t\r");
@@ -17,7 +17,7 @@ std::string_view trimmed(std::string_view text) {
   return text.substr(begin, text.find_last_not_of(" \t\r") + 1 - begin);
 }
 
-// A plain value without its quotes or the comment behind it; "" for what is no plain value.
+// Returns a plain value without its quotes or the comment behind it. It returns "" for anything else.
 std::string plain_value(std::string_view text) {
   text = trimmed(text);
   if (text.size() >= 2 && (text.front() == '"' || text.front() == '\'')) {

@@ -7,7 +7,7 @@
 namespace fidelio {
 namespace {
 
-constexpr uint64_t kFree = 0;  // A place of the table that nothing stands in; a hash of 0 is kept as 1.
+constexpr uint64_t kFree = 0;  // It marks a free place of the table; a hash of 0 is kept as 1.
 
 int64_t shingles_in(std::span<const Document> documents) {
   int64_t all = 0;
@@ -62,7 +62,7 @@ SharedShingles ShingleSet::with(const Document& document, uint64_t mask) const {
 
 namespace {
 
-// Takes out the documents that are marked.
+// Removes the documents that are marked.
 LeftOut leave_out(Corpus& corpus, const std::vector<bool>& marked) {
   LeftOut out;
   std::vector<Document> kept;

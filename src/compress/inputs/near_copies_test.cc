@@ -15,7 +15,7 @@ namespace {
 using testing::ElementsAre;
 using testing::IsEmpty;
 
-// A text of words that no other seed has.
+// Returns a text of words that no other seed has.
 std::string text_of(uint64_t seed, int from, int to) {
   std::string text;
   for (int i = from; i < to; ++i) text += "w" + std::to_string(seed) + "x" + std::to_string(i) + " ";
@@ -105,7 +105,7 @@ TEST(NearCopies, ASampleOfTheShinglesTellsTheShare) {
   ShingleSet sampled;
   sampled.add(whole, mask);
   const SharedShingles found = sampled.with(half, 0);
-  EXPECT_NEAR(static_cast<double>(found.all), 2000, 4 * 39);  // of 8,000 with chance 1/4
+  EXPECT_NEAR(static_cast<double>(found.all), 2000, 4 * 39);  // 8,000 shingles are kept with chance 1/4
   EXPECT_NEAR(found.share(), 0.5, 4 * 0.5 / std::sqrt(found.all));
   std::erase_if(half.shingles, [](uint64_t hash) { return (hash & 7) != 0; });
   EXPECT_NEAR(sampled.with(half, 7).share(), 0.5, 4 * 0.5 / std::sqrt(1000));

@@ -15,8 +15,8 @@
 namespace fidelio {
 namespace {
 
-constexpr int64_t kStart = 16;            // tokens of a document that a model without a template goes on from
-constexpr int64_t kQuestionsForOwn = 64;  // of the questions that come with fidelio, the first so many
+constexpr int64_t kStart = 16;            // A model without a template continues so many tokens of a document.
+constexpr int64_t kQuestionsForOwn = 64;  // The first so many questions of fidelio are for `own`.
 
 std::vector<std::vector<int32_t>> questions(const Tokenizer& tokenizer, const ChatTemplate& chat, bool for_own) {
   const PromptBuilder prompt = chat_prompt(tokenizer, chat);
@@ -28,7 +28,7 @@ std::vector<std::vector<int32_t>> questions(const Tokenizer& tokenizer, const Ch
   return all;
 }
 
-// Beginnings of windows, so many, spread over all of them.
+// Returns so many beginnings of windows, spread evenly over all of them.
 std::vector<std::vector<int32_t>> beginnings(const std::vector<Document>& documents, int64_t context, int64_t count) {
   std::vector<std::vector<int32_t>> all, some;
   for (const Document& d : documents)
@@ -49,7 +49,7 @@ SamplingOptions own_sampling(const World& world, uint64_t seed) {
   return sampling;
 }
 
-// Returns answers that say their prompt again and again, to the greatest length that the model's own may have.
+// Returns answers that repeat their prompt up to the greatest length that the model's own may have.
 std::vector<OwnAnswer> stand_ins(std::span<const std::vector<int32_t>> prompts, const OwnAnswerOptions& how) {
   std::vector<OwnAnswer> answers;
   for (const std::vector<int32_t>& prompt : prompts) {

@@ -1,4 +1,5 @@
-// Parts of documents, and text that the model writes itself, as sets of documents hold them.
+// These tests are about parts of documents, and about text that the model writes itself, as sets of documents hold
+// them.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -51,7 +52,7 @@ TEST(Sets, ArgumentsOfCallsAreADomainOfTheirOwn) {
   const TextSet set =
       text_set({talk("a", {{3, 7}}), talk("b", {}), talk("c", {{3, 5}, {9, 11}}), talk("d", {{30, 40}})}, 64, 100);
   EXPECT_EQ(set.counts(),
-            (std::map<std::string, int64_t>{{"tools", 4}, {"tools/arguments", 2}}));  // d's lie behind its end
+            (std::map<std::string, int64_t>{{"tools", 4}, {"tools/arguments", 2}}));  // those of d lie behind its end
   EXPECT_EQ(set.texts[2].apart.size(), 2u);
   const std::vector<DocumentFidelity> documents = documents_of(report_of(set), set);
   const std::vector<DomainFidelity> domains = by_domain(documents);
@@ -113,7 +114,7 @@ TEST_F(OwnText, DependsOnTheSeedAndOnNothingElse) {
     different.insert(one[i].ids);
     different.insert(other[i].ids);
   }
-  EXPECT_EQ(different.size(), 8u);  // two of the prompts are the same, and their random numbers are not
+  EXPECT_EQ(different.size(), 8u);  // Two prompts are the same, but their random numbers differ.
 }
 
 TEST_F(OwnText, IsReadBackFromItsFileAsItWasWritten) {
@@ -166,7 +167,7 @@ TEST_F(OwnText, PromptsOfWholeAnswersAreNoneOfItsOwn) {
   EXPECT_EQ(std::count(questions.begin(), questions.begin() + static_cast<int64_t>(first), '\n'), 64);
   EXPECT_THAT([&] { answer_prompts(tokenizer, &chat, {}, 1000); },
               testing::ThrowsMessage<Error>(HasSubstr("ask for no more")));
-  // Without a template documents begin them, of every domain in turn.
+  // Without a template, the prompts are beginnings of documents, of every domain in turn.
   TextSet set;
   for (const char* domain : {"a", "a", "b"}) {
     set.documents.push_back({domain, domain, "", {}});

@@ -6,7 +6,8 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "compress/inputs/json_file.h"
+#include "core/file.h"
+#include "core/foreign/json.h"
 
 namespace fidelio {
 namespace {
@@ -15,7 +16,8 @@ bool matches(const std::string& pattern, const std::string& name) {
   return ::fnmatch(pattern.c_str(), name.c_str(), 0) == 0;
 }
 
-// Whether a pattern speaks of this group: by its name, or by all of its linears'.
+// Says whether a pattern matches this group, by its name or by the names of all its linears. Throws Error if it matches
+// only some of them.
 bool speaks_of(const std::string& option, const std::string& pattern, const Group& g) {
   if (matches(pattern, g.name)) return true;
   std::vector<std::string> in, out;
@@ -41,7 +43,7 @@ Option option_of(const Checkpoint& source, const LinearGroup& group, const Forma
 }
 
 nlohmann::json read_plan(const std::string& file) {
-  nlohmann::json plan = read_json_file(file);
+  nlohmann::json plan = parse_json(read_text_file(file), file);
   if (plan.is_object() && plan.contains("plan")) plan = nlohmann::json(plan["plan"]);
   check(plan.is_object() && plan.contains("groups") && plan["groups"].is_object() && !plan["groups"].empty(),
         "{} is no plan: an object with \"groups\", each with its format, is expected, as --json writes it", file);
@@ -51,7 +53,7 @@ nlohmann::json read_plan(const std::string& file) {
 }
 
 SensitivityTable read_table(const std::string& file) {
-  const nlohmann::json table = read_json_file(file);
+  const nlohmann::json table = parse_json(read_text_file(file), file);
   try {
     return table_from_json(table);
   } catch (const Error& error) {
@@ -59,7 +61,7 @@ SensitivityTable read_table(const std::string& file) {
   }
 }
 
-// What a table says of the model beside its costs: sums that are taken with it need no other bounds then.
+// Compares everything but the costs of a table with the model. Sums over the table need no other bounds after that.
 void check_table(const std::string& file, const Desk& desk, const SensitivityTable& table) {
   const int64_t fixed = fixed_bytes(desk.source, desk.groups);
   check(table.fixed_bytes == fixed, "{}: {} bytes belong to no group, not {}: the table is damaged", file, fixed,
@@ -108,7 +110,7 @@ void apply_rules(const Desk& desk, SensitivityTable& table) {
     const FormatSpec own = desk.source.format(group_named(desk.groups, g.name).linears.front());
     std::vector<FormatSpec> allowed = job.offered;
     allowed.push_back(own);
-    for (const FormatRule& rule : job.rules)  // the last that speaks of it
+    for (const FormatRule& rule : job.rules)  // The last rule that matches counts.
       if (speaks_of("--rule", rule.pattern, g)) allowed = {rule.format};
     for (const std::string& pattern : job.ignored)
       if (speaks_of("--ignore", pattern, g)) allowed = {own};

@@ -82,7 +82,7 @@ std::optional<TextOverlap> leave_used_out(Corpus& corpus, const std::optional<Us
     overlap.shingles.shared += of_one.shared;
     overlap.shingles.all += of_one.all;
   }
-  // One shingle may be shared by chance, a phrase of a licence or a form.
+  // One shingle may be shared by chance, for example a phrase of a licence or a form.
   constexpr int64_t kNoChance = 3;
   check(
       overlap.shingles.shared < kNoChance || overlap.shingles.share() <= kNearCopy,
@@ -109,7 +109,7 @@ void TextAccount::add(const std::string& set, const Corpus& corpus, const std::s
   for (const Document& d : corpus.documents) {
     if (!hashes.contains(d.sha256) || !noted_.insert(d.sha256).second) continue;
     used_.add(set, d, corpus.shingle_mask);
-    // A document that plans were tried on in part and that is certified on in part would stand in itself.
+    // Plans may be tried on one part of a document and certified on another. Its shingles would be found in itself.
     if (certified_hashes_.contains(d.sha256))
       ++overlap_.tried_on_parts;
     else
@@ -140,8 +140,8 @@ TextOverlap TextAccount::overlap() const {
 }
 
 int64_t TextAccount::record_bytes() const {
-  const std::string text = record().dump();
-  // The record is JSON in a JSON string, where every quotation mark has a stroke before it.
+  const std::string text = record().to_json().dump();
+  // The record is JSON in a JSON string, where every quotation mark has a backslash before it.
   return std::ssize(text) + std::count(text.begin(), text.end(), '"');
 }
 

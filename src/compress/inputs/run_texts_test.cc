@@ -49,7 +49,8 @@ TEST_F(RunTextsTest, WhatWouldCountTwiceIsLeftOutAndSaid) {
   EXPECT_THAT(notes_, IsEmpty());
   EXPECT_EQ(clean.fresh.documents.size(), 2u);
   EXPECT_THAT(clean.left_out, IsEmpty());
-  // The same bytes, the same text under another date line, a part of what calibration has, a copy inside the text.
+  // These are the same bytes, the same text with another date line, a part of the calibration text, and a copy in the
+  // text.
   const RunTexts read_texts = read({a, "3 May. " + a}, {a, "4 May. " + words_of(1, 20, 180), b, b, "5 May. " + b, c});
   EXPECT_EQ(read_texts.seen.documents.size(), 1u);
   EXPECT_EQ(read_texts.fresh.documents.size(), 2u);
@@ -81,10 +82,10 @@ TEST_F(RunTextsTest, TheUseOfATextIsRememberedAndFoundAgain) {
   EXPECT_EQ(overlap.shingles.shared, 188);
   EXPECT_EQ(overlap.tried_on_parts, 0);
 
-  const auto used = UsedTexts::read({{"used_texts", uses.record()}}, "model");
+  const auto used = UsedTexts::read({{"used_texts", uses.record().to_json()}}, "model");
   std::vector<std::string> said;
   const auto note = [&](const std::string& text) { said.push_back(text); };
-  // A document that was used goes, and of the rest it is told how much of it was used.
+  // A document that was used is removed, and the note says how much of the rest was used.
   Corpus own = corpus({words_of(1, 0, 2000), words_of(5, 0, 3000) + words_of(2, 0, 1000)});
   const TextOverlap found = leave_used_out(own, used, "own.txt", note).value();
   EXPECT_THAT(said,
@@ -94,7 +95,7 @@ TEST_F(RunTextsTest, TheUseOfATextIsRememberedAndFoundAgain) {
   EXPECT_TRUE(found.by_record);
   EXPECT_EQ(found.taken, 1);
   EXPECT_NEAR(found.shingles.share(), 0.25, 4 * std::sqrt(0.25 * 0.75 / static_cast<double>(found.shingles.all)));
-  // A text that was cut anew out of what was used is refused; without a record nothing is known.
+  // A text that was cut anew out of used text is refused. Without a record nothing is known.
   Corpus recut = corpus({words_of(1, 100, 900), words_of(1, 1000, 1900)});
   EXPECT_THROW(leave_used_out(recut, used, "recut.txt", note), Error);
   EXPECT_FALSE(leave_used_out(recut, std::nullopt, "recut.txt", note).has_value());

@@ -13,7 +13,7 @@
 namespace fidelio {
 namespace {
 
-constexpr int64_t kLeastUnits = 6;  // documents or passages of a domain, below which no interval is worth its name
+constexpr int64_t kLeastUnits = 6;  // With fewer documents or passages a domain has no useful interval.
 
 int64_t windows_in(const Document& d, int64_t context) {
   return std::max<int64_t>(1, static_cast<int64_t>(d.ids.size()) / context);
@@ -93,8 +93,8 @@ class SetBuilder {
   TextSet set_;
 };
 
-// How many windows each document of a domain gives, `share` together. They are dealt like cards: every document gives its
-// first one, then every one gives its second, and so on, so that no document is left out while another gives two.
+// Returns how many windows each document of a domain gives, `share` together. They are dealt like cards: every document
+// gives its first one, then every one gives its second, and so on. No document is left out while another gives two.
 std::vector<int64_t> deal_windows(const std::vector<Document>& documents, int64_t context, int64_t share) {
   std::vector<int64_t> dealt(documents.size(), 0);
   for (int64_t round = 0; round < kWindowsOfPassage; ++round)
@@ -194,7 +194,7 @@ int64_t remove_shared(Corpus& corpus, const Corpus& other) {
 }
 
 int64_t remove_repeated(Corpus& corpus) {
-  std::map<std::string, std::string> domain;  // that keeps the document of this hash
+  std::map<std::string, std::string> domain;  // the domain that keeps the document with this hash
   for (const Document& d : corpus.documents) {
     const auto [kept, first] = domain.emplace(d.sha256, d.domain);
     if (!first) kept->second = std::min(kept->second, d.domain);
@@ -217,7 +217,8 @@ TextSet set_of_places(const Corpus& corpus, int64_t context, const std::vector<s
   std::map<std::string, const Document*> of;
   for (const Document& d : corpus.documents) of.emplace(d.sha256.substr(0, kPlaceHashDigits), &d);
   SetBuilder set(context);
-  std::map<std::string, std::vector<std::pair<uint64_t, uint64_t>>> taken;  // of each document, from and to
+  std::map<std::string, std::vector<std::pair<uint64_t, uint64_t>>>
+      taken;  // ranges of tokens that were taken, by document
   check(!places.empty(), "the certificate names no documents: the file is damaged");
   for (const std::string& place : places) {
     unsigned long long begin = 0, length = 0;
@@ -241,7 +242,7 @@ TextSet set_of_places(const Corpus& corpus, int64_t context, const std::vector<s
     Document d{
         found->second->domain, found->second->name, found->second->sha256, {}, static_cast<int64_t>(begin), read == 4};
     d.ids.assign(ids.begin() + static_cast<int64_t>(begin), ids.begin() + static_cast<int64_t>(begin + length));
-    if (begin == 0) {  // what has such parts is never cut
+    if (begin == 0) {  // A document with such parts is never cut.
       d.apart = found->second->apart;
       d.given = found->second->given;
     }
@@ -261,7 +262,8 @@ void add_sums(DocumentFidelity& d, const FidelitySums& sums, int sign) {
   d.ear_sampled += sign * sums.ear_sampled;
 }
 
-// "docs-heldout.txt, part 7": passages of a document by their order in it, among those of the set.
+// Returns names as "docs-heldout.txt, part 7". Passages of a document are numbered by their order in it, within the
+// set.
 std::string name_in(const TextSet& set, const Document& passage) {
   if (!passage.passage) return passage.name;
   const auto before = std::count_if(set.documents.begin(), set.documents.end(), [&](const Document& d) {
@@ -286,7 +288,7 @@ std::vector<DocumentFidelity> documents_of(const FidelityReport& report, const T
     add_sums(d, w.apart, -1);
     add_sums(a, w.apart, 1);
   }
-  std::vector<DocumentFidelity> both;  // every document, then its part
+  std::vector<DocumentFidelity> both;  // every document, followed by its part
   for (size_t i = 0; i < all.size(); ++i)
     for (DocumentFidelity* d : {&all[i], &apart[i]})
       if (d->tokens > 0) both.push_back(std::move(*d));

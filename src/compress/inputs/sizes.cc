@@ -2,15 +2,16 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
-#include <set>
+#include <utility>
 
+#include "compress/desk/budget.h"
 #include "compress/preflight.h"
 #include "core/foreign/units.h"
 
 namespace fidelio {
 namespace {
 
-// The whole file in one format everywhere, but for its header.
+// Returns the bytes of the whole file in one format everywhere, without its header.
 int64_t bytes_in(const FormatSpec& format, const ModelConfig& config, const std::vector<LinearGroup>& groups,
                  int64_t fixed) {
   int64_t bytes = fixed + shared_bytes(format);
@@ -32,7 +33,7 @@ class SizeTable {
         fixed_(fixed_bytes(outline, groups_)),
         source_bytes_(outline.file_bytes()) {}
 
-  nlohmann::json print() {
+  ForeseenSizes print() {
     const ModelConfig& c = outline_.config();
     note_(fmt::format("{} has config.json and no weights. What follows is computed from sizes alone", job_.model));
     note_(fmt::format("{}, {} parameters, {} layers of width {}, context {}", name_of(c.architecture),
@@ -41,21 +42,21 @@ class SizeTable {
     const int64_t cache = 2 * 2 * int64_t{c.L} * c.hk * c.e;
     note_(fmt::format("Serving it takes the file in memory, and {} for every 1024 tokens of context (FP16)",
                       bytes_text(1024 * cache)));
-    report_["cache_bytes_per_token"] = cache;
+    foreseen_.cache_bytes_per_token = cache;
     print_memory();
     note_(fmt::format(
         "Not known without the weights: how close a file of each size comes to the original, and so which size {} "
         "takes; how long it takes, since a layer is timed for that; and whether the files hold what config.json says{}",
         job_.has_target() ? "the target" : "is wanted",
         outline_.texts().exists("tokenizer.json") ? "" : ". A tokenizer is not there either"));
-    return report_;
+    return std::move(foreseen_);
   }
 
  private:
   void print_row(const std::string& name, int64_t bytes, const std::string& words) {
     const double bits = 8.0 * static_cast<double>(bytes) / static_cast<double>(outline_.parameters());
     note_(fmt::format("{:<16} {:>16.3f} {:>12}{}", name, bits, bytes_text(bytes), words));
-    report_["sizes"].push_back({{"format", name}, {"bytes", bytes}, {"bits_per_parameter", bits}});
+    foreseen_.sizes.push_back({name, bytes, bits});
   }
 
   void print_formats() {
@@ -69,31 +70,23 @@ class SizeTable {
       print_row(to_string(f), bytes, job_.keep_embedding ? "   embedding and head as they are" : "");
     }
     note_("A plan gives each matrix one of these formats, so its file may have any size between them");
-    const int64_t asked = job_.bytes > 0 ? job_.bytes
-                          : job_.bits > 0
-                              ? static_cast<int64_t>(job_.bits * static_cast<double>(outline_.parameters()) / 8)
-                              : 0;
+    const int64_t asked = bytes_asked(job_, outline_.parameters());
     if (asked == 0) return;
     note_(asked < least
               ? fmt::format("No plan of these formats fits {}: the smallest takes {}. Offer narrower --formats",
                             bytes_text(asked), bytes_text(least))
               : fmt::format("The size that is asked for is {}", bytes_text(asked)));
-    report_["asked_bytes"] = asked;
+    foreseen_.asked_bytes = asked;
   }
 
-  void print_needs(const char* key, const char* whose, const std::vector<MemoryNeed>& needs, int64_t there) {
-    nlohmann::json rows = nlohmann::json::array();
-    for (const MemoryNeed& need : needs) {
-      note_(fmt::format("{:<52} {:>10}", need.what, bytes_text(need.bytes)));
-      rows.push_back({{"what", need.what}, {"bytes", need.bytes}});
-    }
+  ForeseenMemory print_needs(const char* whose, std::vector<MemoryNeed> needs, std::optional<int64_t> there) {
+    for (const MemoryNeed& need : needs) note_(fmt::format("{:<52} {:>10}", need.what, bytes_text(need.bytes)));
     note_(fmt::format("{:<52} {:>10}   {}", whose, bytes_text(total(needs)),
-                      there == 0 ? std::string("on the GPU")
-                      : total(needs) <= there
-                          ? fmt::format("of {} available here", bytes_text(there))
-                          : fmt::format("and {} are available here: too little", bytes_text(there))));
-    report_[key] = {{"parts", rows}, {"bytes", total(needs)}};
-    if (there > 0) report_[key]["available_bytes"] = there;
+                      !there ? std::string("on the GPU")
+                      : total(needs) <= *there
+                          ? fmt::format("of {} available here", bytes_text(*there))
+                          : fmt::format("and {} are available here: too little", bytes_text(*there))));
+    return {std::move(needs), there};
   }
 
   void print_memory() {
@@ -106,13 +99,13 @@ class SizeTable {
     size.logit_rows = job_.serving.max_logit_rows;
     size.generations = job_.most_generations();
     size.answering_tokens = job_.answering_tokens;
-    size.budget = report_.value("asked_bytes", int64_t{0});
+    size.budget = foreseen_.asked_bytes.value_or(0);
     size.on_gpu = job_.on_gpu;
     note_(fmt::format("Compressing it, calibrated on {} tokens, takes", size.calibration_tokens));
-    print_needs("memory", "memory", memory_needs(size), available_memory());
-    if (job_.on_gpu) print_needs("gpu_memory", "the GPU's memory", gpu_memory_needs(size), 0);
+    foreseen_.memory = print_needs("memory", memory_needs(size), available_memory());
+    if (job_.on_gpu) foreseen_.gpu_memory = print_needs("the GPU's memory", gpu_memory_needs(size), std::nullopt);
     const int64_t disk = disk_need(size);
-    report_["disk_bytes"] = disk;
+    foreseen_.disk_bytes = disk;
     note_(fmt::format("{:<52} {:>10}", "disk, beside the output while it runs", bytes_text(disk)));
   }
 
@@ -121,13 +114,27 @@ class SizeTable {
   const std::function<void(const std::string&)>& note_;
   const std::vector<LinearGroup> groups_;
   const int64_t fixed_, source_bytes_;
-  nlohmann::json report_ = {{"weights", false}, {"sizes", nlohmann::json::array()}};
+  ForeseenSizes foreseen_;
 };
 
 }  // namespace
 
-nlohmann::json foresee_sizes(const Checkpoint& outline, const Job& job,
-                             const std::function<void(const std::string&)>& note) {
+nlohmann::json to_json(const ForeseenSizes& foreseen) {
+  nlohmann::json sizes = nlohmann::json::array();
+  for (const SizeInFormat& s : foreseen.sizes)
+    sizes.push_back({{"format", s.format}, {"bytes", s.bytes}, {"bits_per_parameter", s.bits_per_parameter}});
+  nlohmann::json json = {{"weights", false},
+                         {"sizes", sizes},
+                         {"cache_bytes_per_token", foreseen.cache_bytes_per_token},
+                         {"memory", to_json(foreseen.memory)},
+                         {"disk_bytes", foreseen.disk_bytes}};
+  if (foreseen.asked_bytes) json["asked_bytes"] = *foreseen.asked_bytes;
+  if (foreseen.gpu_memory) json["gpu_memory"] = to_json(*foreseen.gpu_memory);
+  return json;
+}
+
+ForeseenSizes foresee_sizes(const Checkpoint& outline, const Job& job,
+                            const std::function<void(const std::string&)>& note) {
   return SizeTable(outline, job, note).print();
 }
 

@@ -13,7 +13,8 @@
 namespace fidelio {
 namespace {
 
-// A record keeps the highest 48 bits of a hash. Two of a million shingles are alike in these by chance once in 500 cases.
+// A record keeps the highest 48 bits of a hash. Two of a million shingles are alike in these by chance once in 500
+// cases.
 constexpr int kDropped = 16;
 constexpr size_t kHashDigits = 12;
 
@@ -125,7 +126,7 @@ SharedShingles UsedTexts::with(const Document& document, uint64_t mask) const {
 
 SequenceOrigins origins_of(const std::vector<std::vector<int32_t>>& sequences, const std::vector<Document>& documents,
                            int64_t context) {
-  std::map<std::string, std::string> of;  // the document of each window, by the window's ids
+  std::map<std::string, std::string> of;  // the document of each window, found by the window's ids
   const auto key = [](std::span<const int32_t> ids) {
     return std::string(reinterpret_cast<const char*>(ids.data()), ids.size_bytes());
   };
@@ -171,7 +172,7 @@ TextOverlap overlap_from_json(const nlohmann::json& json) {
 
 namespace {
 
-// A share in percent that is not rounded to none.
+// Returns a share in percent that is never rounded to zero.
 std::string percent(double share) { return share < 0.0005 ? "less than 0.1%" : fmt::format("{:.1f}%", 100 * share); }
 
 }  // namespace
@@ -187,7 +188,7 @@ std::string overlap_words(const std::optional<TextOverlap>& overlap) {
         "were compared).",
         percent(share), o.shingles.shared, o.shingles.all, kShingleWords);
   if (o.by_record)
-    // A share of this size would have shown at least once with 95% chance, as so many were compared.
+    // A share of this size would have shown at least once with 95% chance, as so many shingles were compared.
     return fmt::format(
         "As far as its record tells, this model was not made, tried or chosen with any of it: of {} runs of {} words "
         "that were compared none stands there, so that with 95% certainty no more than {} of it does.",

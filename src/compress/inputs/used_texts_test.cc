@@ -16,7 +16,7 @@ namespace {
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-// A text of words that no other seed has.
+// Returns a text of words that no other seed has.
 Document used_document(uint64_t seed, int from, int to) {
   std::string text;
   for (int i = from; i < to; ++i) text += "w" + std::to_string(seed) + "x" + std::to_string(i) + " ";
@@ -38,8 +38,8 @@ TEST(UsedTexts, DocumentsAreRecognisedByTheirHash) {
   EXPECT_FALSE(UsedTexts::read(nlohmann::json::object(), "model").has_value());
 }
 
-// The record's sample shows the share of a text that was used within its standard error, though what was used is no more
-// there, and it shows nothing of a text that is new.
+// The record's sample shows the share of a text that was used within its standard error, though what was used is no
+// more there, and it shows nothing of a text that is new.
 TEST(UsedTexts, TheRecordTellsTheShareThatWasUsed) {
   UsedTexts used(1024);
   for (uint64_t seed = 0; seed < 20; ++seed)
@@ -51,7 +51,7 @@ TEST(UsedTexts, TheRecordTellsTheShareThatWasUsed) {
     half.shingles.insert(half.shingles.end(), d.shingles.begin(), d.shingles.end());
   std::sort(half.shingles.begin(), half.shingles.end());
   const SharedShingles found = read.with(half, 0);
-  const double expected = 1024.0 / 40000 * 4000;  // of the text's shingles, at the record's rate
+  const double expected = 1024.0 / 40000 * 4000;  // so many of the text's shingles, at the record's rate
   EXPECT_NEAR(static_cast<double>(found.all), expected, 4 * std::sqrt(expected));
   EXPECT_NEAR(found.share(), 0.5, 4 * 0.5 / std::sqrt(expected));
   EXPECT_EQ(read.with(fresh, 0).shared, 0);
@@ -70,7 +70,7 @@ TEST(UsedTexts, TheRecordIsBounded) {
   for (const auto& [name, text] : json.at("shingles").items()) digits += text.get<std::string>().size();
   EXPECT_GT(digits, 250u * 12);
   EXPECT_LE(digits, 300u * 12);
-  // A little text is recorded whole.
+  // A short text is recorded whole.
   UsedTexts little(300);
   little.add("trial", used_document(1, 0, 200), 0);
   EXPECT_EQ(read_back(little).with(used_document(1, 0, 200), 0).shared, 188);

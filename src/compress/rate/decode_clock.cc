@@ -11,11 +11,11 @@ namespace fidelio {
 namespace {
 
 constexpr double kBlockSeconds = 0.03;
-constexpr int kLeastSteps = 2, kMostSteps = 64;  // of a block
-constexpr double kSlow = 0.1;                    // a step that fewer blocks are made of
-constexpr int kBlocks = 8, kSlowBlocks = 3;      // that count
-constexpr double kCalm = 1.15;                   // over the fastest block: it counts
-constexpr double kLongest = 4;                   // seconds, and no further blocks are waited for
+constexpr int kLeastSteps = 2, kMostSteps = 64;  // steps of a block
+constexpr double kSlow = 0.1;                    // seconds of a step that fewer blocks are enough for
+constexpr int kBlocks = 8, kSlowBlocks = 3;      // so many blocks must count
+constexpr double kCalm = 1.15;                   // times the fastest block: slower ones do not count
+constexpr double kLongest = 4;                   // After so many seconds no further block is timed.
 
 double quantile(std::vector<double> values, double share) {
   const auto at = values.begin() + static_cast<std::ptrdiff_t>(share * static_cast<double>(values.size()));
@@ -23,17 +23,17 @@ double quantile(std::vector<double> values, double share) {
   return *at;
 }
 
-// Times of one state, or of two that take turns, block by block.
+// TimedBlocks holds the times of one state, or of two states that alternate, block by block.
 class TimedBlocks {
  public:
-  // `other`: the least that a block of the second state is known to take.
+  // `other` is the shortest time that is known of a block of the second state.
   explicit TimedBlocks(double other = std::numeric_limits<double>::infinity()) : known_(other) {}
   void add(double one, double other) { all_.push_back({one, other}); }
   bool enough() const {
     const int wanted = all_.back().second < kSlow ? kBlocks : kSlowBlocks;
     return static_cast<int>(calm().size()) >= wanted || seconds_since_start() > kLongest;
   }
-  // Medians over the blocks that count.
+  // Returns medians over the blocks that count.
   std::pair<double, double> times() const {
     std::vector<double> one, other;
     for (const auto& [first, second] : calm()) one.push_back(first), other.push_back(second);
@@ -47,11 +47,11 @@ class TimedBlocks {
       fastest[0] = std::min(fastest[0], one), fastest[1] = std::min(fastest[1], other);
     std::vector<std::pair<double, double>> kept;
     for (const auto& [one, other] : all_) {
-      // Of each state by itself: a block of one may be disturbed beside a calm one of the other.
+      // Each state is judged by itself: a block of one may be disturbed and that of the other not.
       if (one <= kCalm * fastest[0] && other <= kCalm * fastest[1]) kept.emplace_back(one, other);
     }
     if (!kept.empty()) return kept;
-    // None is as fast as is known: what is nearest.
+    // None is as fast as is known, so the nearest one is taken.
     kept.push_back(
         *std::min_element(all_.begin(), all_.end(), [](const auto& a, const auto& b) { return a.second < b.second; }));
     return kept;
@@ -99,7 +99,7 @@ double DecodeClock::step() {
   return timer_(runner_, batch, runner_.options().mode);
 }
 
-// A GPU does the first step of new weights as it comes, records the second and replays the others.
+// A GPU runs the first step of new weights directly, records the second one and replays it for the others.
 double DecodeClock::block() {
   double about = 0;
   for (int i = 0; i < (runner_.gpu() ? 2 : 1); ++i) about = step();

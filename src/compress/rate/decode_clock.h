@@ -1,4 +1,4 @@
-// How long a model takes for a token when it decodes, one sequence at a time.
+// A DecodeClock measures how long a model takes for a token when it decodes, one sequence at a time.
 #pragma once
 #include <functional>
 #include <limits>
@@ -8,22 +8,23 @@
 
 namespace fidelio {
 
-// Seconds of one step of this batch, the choice of its token included.
+// A StepTimer returns the seconds of one step of this batch, including the choice of its token.
 using StepTimer = std::function<double(Runner& runner, const Batch& batch, Activations mode)>;
 
-// A step of one row after so many tokens of context: all that a token costs, attention, norms, head and choice too.
-// What is timed are the weights in force in the runner.
+// It times a step of one row after so many tokens of context. That is all that a token costs, including attention,
+// norms, head and choice. The weights that are in force in the runner are timed.
 class DecodeClock {
  public:
-  // Fills the runner's cache with `context` tokens. `timer` empty: this machine's clock.
+  // Fills the runner's cache with `context` tokens. Without a `timer`, this machine's clock is used.
   DecodeClock(Runner& runner, int64_t context, StepTimer timer);
 
-  // Of the weights in force. Here and below steps are timed in blocks, a block's time is the first decile of its steps,
-  // and of blocks those count that are not much slower than the fastest: others were disturbed by other programs.
-  // Blocks go on until enough of them count, for some seconds at most.
+  // Returns the seconds of a step. Here and below, steps are timed in blocks, and a block's time is the first decile of
+  // its steps. Blocks that are much slower than the fastest one were disturbed by other programs and do not count.
+  // Blocks go on until enough of them count, but only for some seconds.
   double seconds();
-  // Seconds that a step takes longer in one state of the runner than in the other, which is left in force. Blocks of the
-  // two take turns. The other is the same state for all differences of a clock. `other`: what a step of that takes.
+  // Returns how many seconds longer a step takes in one state of the runner than in the other, which is left in force,
+  // and the seconds of a step of the other. Blocks of the two alternate. The other is the same state for all
+  // differences of a clock.
   struct Difference {
     double seconds, other;
   };
@@ -37,7 +38,7 @@ class DecodeClock {
   int64_t context_;
   StepTimer timer_;
   std::vector<int32_t> pages_;
-  double fastest_ = std::numeric_limits<double>::infinity();  // block of the other state, of all differences
+  double fastest_ = std::numeric_limits<double>::infinity();  // fastest block of the other state so far
 };
 
 }  // namespace fidelio

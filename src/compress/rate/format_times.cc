@@ -12,15 +12,15 @@
 namespace fidelio {
 namespace {
 
-// What a step reads between two products with the same copy of a weight, where layers share copies: more than caches
-// hold.
+// Layers may share copies of a weight. A step then reads at least so many bytes between two products with the same
+// copy, which is more than caches hold.
 constexpr int64_t kStreamed = int64_t{1} << 29;
 
-// Groups of one name in every layer: same shapes, same times.
+// A LinearKind is the groups of one name in every layer, which have the same shapes and the same times.
 struct LinearKind {
   std::string name;
   std::vector<const LinearGroup*> groups;
-  std::vector<FormatSpec> formats;  // the source's own among them, if a group has one
+  std::vector<FormatSpec> formats;  // with the source's own
   FormatSpec middle;
 };
 
@@ -38,10 +38,11 @@ std::vector<LinearKind> kinds_of(const Desk& desk, const std::vector<FormatSpec>
   return kinds;
 }
 
-// Weights that stand for a plan's: codes of the same format and shape.
+// StandIns are weights that stand for those of a plan: codes of the same format and shape.
 class StandIns {
  public:
-  StandIns(Desk& desk, const FormatSpec& middle) : desk_(desk) {
+  StandIns(Desk& desk, Runners& runners, const FormatSpec& middle)
+      : desk_(desk), runners_(runners), in_force_(runners, Runners::Which::served) {
     int64_t layer = 1;
     for (const LinearGroup& g : desk.groups)
       for (LinearId id : g.linears)
@@ -55,10 +56,10 @@ class StandIns {
   void put(const LinearKind& kind, const FormatSpec& format) {
     for (const LinearGroup* g : kind.groups)
       for (LinearId id : g->linears)
-        desk_.served->set_linear(id,
-                                 format == desk_.source.format(id) ? desk_.reference->linear(id) : copy(id, format));
+        in_force_.runner().set_linear(
+            id, format == desk_.source.format(id) ? runners_.reference().linear(id) : copy(id, format));
   }
-  // All copies but those in the kind's middle format.
+  // Drops all copies except those in the kind's middle format.
   void forget(const LinearKind& kind) {
     std::erase_if(packed_, [&](const auto& entry) { return entry.first.second != to_string(kind.middle); });
   }
@@ -72,28 +73,30 @@ class StandIns {
       const LinearWeight original = desk_.source.linear(first);
       LinearWeight weight =
           quantize_rtn(format, decode(original), original.out, original.in,
-                       {.range_search = false, .importance = {}, .codebooks = &desk_.codebooks}, desk_.pool);
+                       {.range_search = false, .importance = {}, .codebooks = &runners_.codebooks()}, desk_.pool);
       weight.bias = original.bias;
-      for (size_t i = 0; i < count; ++i) packed.push_back(desk_.served->pack(weight));
+      for (size_t i = 0; i < count; ++i) packed.push_back(in_force_.runner().pack(weight));
     }
     return packed[static_cast<size_t>(std::max(id.layer, 0)) % count];
   }
 
   Desk& desk_;
+  Runners& runners_;
+  Runners::InForce in_force_;
   int64_t copies_ = 1;
   std::map<std::pair<LinearId, std::string>, std::vector<PackedLinear>> packed_;
 };
 
-FormatTimes measure(Desk& desk, const std::vector<FormatSpec>& formats) {
+FormatTimes measure(Desk& desk, Runners& runners, const std::vector<FormatSpec>& formats) {
   const std::vector<LinearKind> kinds = kinds_of(desk, formats);
-  StandIns weights(desk, formats[formats.size() / 2]);
+  StandIns weights(desk, runners, formats[formats.size() / 2]);
   for (const LinearKind& kind : kinds) weights.put(kind, kind.middle);
-  DecodeClock clock(*desk.served, decode_context(desk), desk.world.step_timer);
-  FormatTimes times{{0, clock.context(), machine_of(desk)}, {}};
+  DecodeClock clock(runners.served(), decode_context(desk), desk.world.step_timer);
+  FormatTimes times{{0, clock.context(), machine_of(desk, runners.reference())}, {}};
   std::vector<double> whole = {clock.seconds()};  // steps with every kind in its middle format
   for (const LinearKind& kind : kinds) {
     std::map<std::string, double>& extra = times.extra[kind.name];
-    // Of an embedding that is not the head too a token reads one row.
+    // A token reads only one row of an embedding, unless the embedding is the head too.
     const bool looked_up = kind.name == "embedding" && !desk.source.config().tie_embeddings;
     for (const FormatSpec& format : kind.formats) {
       double& seconds = extra[to_string(format)] = 0;
@@ -110,12 +113,11 @@ FormatTimes measure(Desk& desk, const std::vector<FormatSpec>& formats) {
     for (auto& [format, seconds] : extra) seconds -= least;
     times.decode.seconds += least;
   }
-  // The first quartile: the same was timed many times over, some of them beside something else.
+  // The same step was timed many times, sometimes beside another program, so the first quartile is taken.
   std::sort(whole.begin(), whole.end());
   times.decode.seconds += whole[whole.size() / 4];
   check(times.decode.seconds > 0,
         "times of this machine vary too much for formats to be told apart: give it nothing else to do");
-  desk.restore_served();
   return times;
 }
 
@@ -131,27 +133,27 @@ std::string kind_of(const std::string& group) {
   return group.substr(group.find('.', 7) + 1);
 }
 
-std::string machine_of(const Desk& desk) {
+std::string machine_of(const Desk& desk, const Runner& reference) {
   const Activations mode = desk.job.served();
-  const std::string name = machine_name(desk.reference->gpu());
+  const std::string name = machine_name(reference.gpu());
   const std::string kernels = desk.job.serving.isa.empty() ? "" : ", " + desk.job.serving.isa;
   return fmt::format("{}{}, activations {}, cache {}",
-                     desk.reference->gpu() ? name : fmt::format("{}, {} threads", name, desk.pool.threads()), kernels,
+                     reference.gpu() ? name : fmt::format("{}, {} threads", name, desk.pool.threads()), kernels,
                      name_of(mode), name_of(desk.options(mode).kv));
 }
 
 int64_t decode_context(const Desk& desk) { return desk.job.context - 1; }
 
-FormatTimes time_formats(Desk& desk, const std::vector<FormatSpec>& formats, Journal& journal) {
-  std::string asked =
-      fmt::format("{} context {} grouping {}", machine_of(desk), decode_context(desk), name_of(desk.job.grouping));
+FormatTimes time_formats(Desk& desk, Runners& runners, const std::vector<FormatSpec>& formats, Journal& journal) {
+  std::string asked = fmt::format("{} context {} grouping {}", machine_of(desk, runners.reference()),
+                                  decode_context(desk), name_of(desk.job.grouping));
   for (const FormatSpec& f : formats) asked += " " + to_string(f);
   const std::string name = "times-" + sha256_hex(asked).substr(0, 12);
   if (const std::optional<std::string> kept = journal.kept(name)) {
     const nlohmann::json value = nlohmann::json::parse(*kept);
     return {{value.at("seconds"), value.at("context"), value.at("machine")}, value.at("extra")};
   }
-  const FormatTimes times = measure(desk, formats);
+  const FormatTimes times = measure(desk, runners, formats);
   journal.keep(name, to_json(times).dump());
   return times;
 }
@@ -166,17 +168,18 @@ std::vector<FormatSpec> formats_of(const Desk& desk, const SensitivityTable& tab
   return formats;
 }
 
-std::optional<FormatTimes> times_of(const Desk& desk, const SensitivityTable& table) {
-  if (!table.decode || table.decode->machine != machine_of(desk) || table.decode->context != decode_context(desk))
+std::optional<FormatTimes> times_of(const Desk& desk, const Runner& reference, const SensitivityTable& table) {
+  if (!table.decode || table.decode->machine != machine_of(desk, reference) ||
+      table.decode->context != decode_context(desk))
     return std::nullopt;
   FormatTimes times{*table.decode, {}};
-  for (const Group& g : table.groups)  // of as many groups as the table has of the kind
+  for (const Group& g : table.groups)  // The kind's time is the sum over its groups in the table.
     for (const Option& o : g.options) times.extra[kind_of(g.name)][to_string(o.format)] += o.seconds;
   return times;
 }
 
 void put_times(const FormatTimes& times, SensitivityTable& table) {
-  std::map<std::string, double> groups;  // of a kind, in the table
+  std::map<std::string, double> groups;  // the number of groups of a kind in the table
   for (const Group& g : table.groups) ++groups[kind_of(g.name)];
   for (Group& g : table.groups)
     for (Option& o : g.options) {

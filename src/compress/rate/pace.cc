@@ -12,10 +12,10 @@
 namespace fidelio {
 namespace {
 
-// Plans are foreseen to be this much faster than asked: medians of times differ by some part of it from run to run, and
-// a plan that just misses is built for nothing.
+// Plans must be foreseen to be this much faster than asked. Medians of times differ from run to run by a part of it,
+// and a plan that just misses the rate is built for nothing.
 constexpr double kMargin = 0.99;
-// Of neighbours on the front: half of what sizes are told apart by (search.h).
+// Neighbours on the front differ in size by half of what sizes are told apart by (search.h).
 constexpr double kFrontResolution = 0.005;
 
 std::string rate_text(double seconds) { return fmt::format("{:.4g}", 1 / seconds); }
@@ -46,14 +46,15 @@ std::vector<Plan> Pace::front(const Target& target) const {
 
 bool Pace::keeps(const Plan& plan) {
   if (!asked()) return true;
-  const std::string name = "rate-" + sha256_hex(machine_of(desk_) + fmt::format(" {} ", decode_context(desk_)) +
-                                                to_json(table_, plan).dump())
-                                         .substr(0, 12);
+  const std::string name =
+      "rate-" + sha256_hex(machine_of(desk_, runners_.reference()) + fmt::format(" {} ", decode_context(desk_)) +
+                           to_json(table_, plan).dump())
+                    .substr(0, 12);
   double measured = 0;
   if (const std::optional<std::string> kept = journal_.kept(name)) {
     measured = nlohmann::json::parse(*kept).at("seconds");
   } else {
-    measured = DecodeClock(*desk_.served, decode_context(desk_), desk_.world.step_timer).seconds();
+    measured = DecodeClock(runners_.served(), decode_context(desk_), desk_.world.step_timer).seconds();
     journal_.keep(name, nlohmann::json{{"seconds", measured}}.dump());
   }
   tries_.push_back({plan.seconds, measured});
@@ -72,7 +73,7 @@ bool Pace::keeps(const Plan& plan) {
   return false;
 }
 
-// What the fastest plan would do, and the fastest that is predicted to meet the target.
+// Returns words about the fastest plan, and about the fastest one that is predicted to meet the target.
 std::string Pace::fastest_words(const Target& target, double rho) const {
   const double fastest = least_within(table_, Quantity::seconds, {})->plan.seconds * ratio_;
   std::string words =
@@ -95,16 +96,18 @@ void Pace::refuse(const Target& target, double rho) const {
               wanted.empty() ? "" : " of one of the two");
 }
 
-nlohmann::json Pace::about() const {
-  if (!asked() || tries_.empty()) return nullptr;
+std::optional<MeasuredRate> Pace::measured() const {
+  if (!asked() || tries_.empty()) return std::nullopt;
+  MeasuredRate rate{asked_, *table_.decode, {}};
+  for (const Try& t : tries_) rate.tries.push_back({1 / t.foreseen, 1 / t.measured});
+  return rate;
+}
+
+nlohmann::json to_json(const MeasuredRate& rate) {
   nlohmann::json tries = nlohmann::json::array();
-  for (const Try& t : tries_) tries.push_back({{"foreseen", 1 / t.foreseen}, {"measured", 1 / t.measured}});
-  return {{"asked", asked_},
-          {"foreseen", 1 / tries_.back().foreseen},
-          {"measured", 1 / tries_.back().measured},
-          {"context", table_.decode->context},
-          {"machine", table_.decode->machine},
-          {"tries", tries}};
+  for (const MeasuredRate::Try& t : rate.tries) tries.push_back({{"foreseen", t.foreseen}, {"measured", t.measured}});
+  return {{"asked", rate.asked},           {"foreseen", rate.kept().foreseen}, {"measured", rate.kept().measured},
+          {"context", rate.timed.context}, {"machine", rate.timed.machine},    {"tries", tries}};
 }
 
 }  // namespace fidelio

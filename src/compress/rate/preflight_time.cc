@@ -1,4 +1,5 @@
-// How long a compression takes, by phase (compress/preflight.h): from samples that are timed where it will run.
+// This file estimates how long each phase of a compression takes (compress/preflight.h), from samples that are timed on
+// the device where it will run.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -13,11 +14,12 @@
 namespace fidelio {
 namespace {
 
-// Forward passes over the search text, in units of a whole one: a change in layer l runs the L - l layers from there.
+// Returns the number of forward passes over the search text. A change in layer l counts only the L - l layers from
+// there.
 double sensitivity_passes(const CompressSize& size) {
   const ModelConfig& config = size.source.config();
   const auto formats = static_cast<double>(size.formats.size());
-  double once = 0;  // every group changed once
+  double once = 0;  // passes if every group is changed once
   for (const LinearGroup& g : size.groups) {
     int first = g.linears.front().role == Role::head ? config.L : std::max(g.linears.front().layer, 0);
     once += static_cast<double>(config.L - first) / config.L;
@@ -49,7 +51,7 @@ double evolution_passes(const CompressSize& size) {
   return size.generations * each;
 }
 
-// The first rows and columns of a weight, dense in FP32.
+// Returns the first rows and columns of a weight, dense in FP32.
 LinearWeight corner(const LinearWeight& w, int64_t rows, int64_t columns) {
   OwnedTensor values = OwnedTensor::allocate(DType::f32, {rows, columns});
   std::vector<float> row(static_cast<size_t>(w.in));
@@ -60,8 +62,8 @@ LinearWeight corner(const LinearWeight& w, int64_t rows, int64_t columns) {
   return make_dense(std::move(values));
 }
 
-// Seconds of quantising per element of (out, in), as a + b in: rounding and range searches go by elements, error
-// feedback and descent by elements times columns.
+// QuantiseRate gives the seconds of quantising as a + b in for each element of (out, in). Rounding and range searches
+// go by elements, error feedback and descent by elements times columns.
 struct QuantiseRate {
   Seconds a, b;
   Seconds of(double out, double in) const { return out * in * (a + in * b); }
@@ -93,8 +95,8 @@ class Clock {
     t.candidates = candidates();
     t.building = building_ + vocabulary_;
     const auto tokens = static_cast<double>(size_.search_tokens), formats = static_cast<double>(size_.formats.size());
-    // The reference's streams; every format everywhere; then a group at a time, which is codes in one linear of seven
-    // and in every layer of what permutations walk through.
+    // The measurements are the reference's streams, every format everywhere, and then one group at a time. A group has
+    // codes in about one linear of seven; the walks of permutations have codes in every layer.
     const bool kept = kept_logit_bytes(size_.search_tokens, config_.v) > 0;
     const bool walks = size_.method == "shapley" || size_.method == "unified";
     const Seconds reference_logits = kept ? Seconds{} : dense_.head;
@@ -107,7 +109,8 @@ class Clock {
     const Seconds test = static_cast<double>(size_.certificate_tokens) * token;
     const Seconds trial = building_ + static_cast<double>(size_.trial_tokens) * token;
     const Seconds evolution = tokens * evolution_passes(size_) * (codes_.layers + codes_.head + compare_);
-    // A size is built and tested once; a target's trials are followed by a ladder of plans, each built and tested.
+    // A plan of a given size is built and tested once. The trials of a target are followed by a ladder of plans, each
+    // of which is built and tested.
     const auto search = [&](int trials) {
       if (trials == 0) return building_ + test + evolution;
       return trials * trial + kTypicalLadder * (building_ + test) + evolution;
@@ -118,7 +121,7 @@ class Clock {
   }
 
  private:
-  // Seconds a token.
+  // Rates are seconds a token.
   struct Rates {
     Seconds layers, head;
   };
@@ -127,12 +130,12 @@ class Clock {
                logit_rows = static_cast<double>(packed_.batch.logit_rows.size());
     std::vector<float> stream(static_cast<size_t>(packed_.batch.rows() * config_.d));
     Rates r;
-    for (int round = 0; round < 2; ++round) {  // the first touches its memory
+    for (int round = 0; round < 2; ++round) {  // The first round touches its memory.
       reference_.begin(packed_.batch, mode);
       reference_.embed();
       const auto layer = [&] {
         reference_.layers(0, 1);
-        reference_.read_stream(stream);  // a GPU is done only now
+        reference_.read_stream(stream);  // A GPU is done only now.
       };
       r.layers = config_.L * seconds_of(layer) / rows;
       r.head = seconds_of([&] { reference_.logits(0, static_cast<int64_t>(logit_rows)); }) / logit_rows;
@@ -152,11 +155,11 @@ class Clock {
     const auto distances = make_row_distances(reference_.gpu(), pool_);
     std::vector<RowDistance> found(static_cast<size_t>(rows));
     const auto measure = [&] { distances->measure(p.get(), q.get(), v, found); };
-    if (reference_.gpu()) measure();  // loads its kernel
+    if (reference_.gpu()) measure();  // The first call loads its kernel.
     return seconds_of(measure) / static_cast<double>(rows);
   }
 
-  // A linear in the format in the middle of those offered, rounded without care.
+  // Returns a linear in the middle one of the formats, rounded to nearest.
   PackedLinear coded(LinearId id) {
     const LinearWeight weight = size_.source.linear(id);
     return reference_.pack(quantize_rtn(size_.formats[size_.formats.size() / 2], decode(weight), weight.out, weight.in,
@@ -164,15 +167,16 @@ class Clock {
                                         pool_));
   }
 
-  // Every rank takes the texts through the layers; the quantising is shared out. Building a plan takes them through the
-  // layers twice, dense and as codes, takes three times as long over its Hessians (the products of two inputs have no
-  // mirror image), and quantises to one format.
+  // Estimates the candidates, and building a plan on the way. Every rank takes the texts through the layers, and the
+  // ranks share the quantising. Building a plan takes the texts through the layers twice, dense and as codes. It takes
+  // three times as long for its Hessians, since the product of two inputs is not symmetric, and quantises to one
+  // format.
   Seconds candidates() {
     const auto tokens = static_cast<double>(size_.calibration_tokens);
     Seconds seconds;
     building_ = tokens * (dense_.layers + codes_.layers);
-    // Two linears as fit: the inputs of the first layer, the first columns of them; a GPU, which is slow at small ones,
-    // sees them whole.
+    // Two linears of the first layer are timed with the first columns of their inputs. A GPU, which is slow at small
+    // ones, gets them whole.
     const auto at_most = [&](int64_t in, int64_t most) { return reference_.gpu() ? in : std::min(in, most); };
     const std::span<const Stop> stops = stops_of(config_, 0);
     const auto first_of = [&](const Stop& stop) { return linears_of(config_, 0, stop).front(); };
@@ -199,7 +203,7 @@ class Clock {
       }
       const Seconds quantising = QuantiseRate{flat, slope}.of(out, in);
       seconds += quantising;
-      if (id.layer < 0) {  // its inputs come from a pass of their own, over fewer tokens (quant/vocabulary.h)
+      if (id.layer < 0) {  // Its inputs come from a pass over fewer tokens (quant/vocabulary.h).
         const Seconds passes =
             std::min(tokens, 32 * in) * (dense_.layers + in * in * narrow.sum) + in * in * in * narrow.factor;
         seconds += passes;
@@ -207,7 +211,7 @@ class Clock {
         continue;
       }
       building_ += quantising / static_cast<double>(size_.formats.size());
-      // Sharers of an input share its Hessian.
+      // Linears with the same input share its Hessian.
       if (id.role == Role::k || id.role == Role::v || id.role == Role::up) continue;
       const QuantiseSample& near = in < wide.in ? narrow : wide;
       const double share = share_of_rows(config_, id);
@@ -220,7 +224,7 @@ class Clock {
 
   struct QuantiseSample {
     double in = 0;
-    Seconds quantise;  // per element, all formats
+    Seconds quantise;  // per element, in all formats together
     Seconds sum;       // per token and column squared
     Seconds factor;    // per column cubed
   };
@@ -237,8 +241,8 @@ class Clock {
     const int64_t out = reference_.gpu() ? weight.out : std::min<int64_t>(weight.out, 512);
     const LinearWeight sample = corner(weight, out, in);
     const auto elements = static_cast<double>(out * in);
-    // A GPU loads its kernels and makes its libraries' handles as they are first asked for: a second or two, which a
-    // whole run pays once and a sample must not multiply.
+    // A GPU loads its kernels and makes the handles of libraries when they are first needed. That takes a second or
+    // two, which a whole run pays once and a sample must not multiply.
     for (int round = reference_.gpu() ? 0 : 1; round < 2; ++round) {
       const std::unique_ptr<Workbench> bench = make_workbench(reference_, pool_);
       bench->begin(in);
@@ -257,7 +261,7 @@ class Clock {
     return s;
   }
 
-  // Rows that a linear of the first layer sees, of an expert those of all.
+  // Returns the rows that a linear of the first layer reads. For an expert they are those of all experts.
   std::vector<float> input_of(LinearId id, const Stop& stop) {
     const int64_t columns = shape_of(config_, id)[1];
     if (id.expert < 0) {
@@ -291,9 +295,9 @@ class Clock {
   Runner& reference_;
   ThreadPool& pool_;
   PackedBatch packed_;
-  Rates dense_, codes_, served_;   // the source's weights at FP32; codes as sensitivities and as trials run them
-  Seconds compare_;                // a token
-  Seconds building_, vocabulary_;  // a plan, and what is over the vocabulary; known once candidates() was asked
+  Rates dense_, codes_, served_;   // for the source at FP32, and for codes in sensitivities and in trials
+  Seconds compare_;                // seconds to compare two rows of logits
+  Seconds building_, vocabulary_;  // of a plan, and its share of the vocabulary; set by candidates()
 };
 
 }  // namespace
@@ -304,7 +308,7 @@ TimeNeed time_need(const CompressSize& size, Runner& reference, const Dataset& s
 
 Seconds quantising_time(const Checkpoint& source, const FormatSpec& format, bool with_embedding, const Dataset& data,
                         Runner& runner, ThreadPool& pool) {
-  constexpr int64_t kRows = 512;  // of the sample
+  constexpr int64_t kRows = 512;  // the most rows of the sample
   const std::vector<LinearGroup> groups = groups_of(source.config(), Grouping::single, with_embedding);
   const std::vector<FormatSpec> formats = {format};
   CompressSize size{source, groups, formats};

@@ -77,7 +77,7 @@ Plan Search::descend(const Plan& start) {
         "one (EAR {:.5f}, lower bound {:.5f}). Give more documents (--text), so that both sets know more, or ask less",
         last.ear.value, last.ear.ci95.low);
   builder_.build(*held);
-  found_.certified = desk_.recommended() ? desk_.measure_certificate(true) : std::move(certified);
+  found_.certified = measurer_.recommended() ? measurer_.certificate(true) : std::move(certified);
   return *held;
 }
 

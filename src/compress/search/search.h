@@ -1,44 +1,48 @@
-// From a table to a plan that has been looked at on text the search has not seen.
+// A Search finds the plan for a target, from a table to a plan that was tested on text that the search has not seen.
 #pragma once
-#include <nlohmann/json.hpp>
+#include <optional>
+#include <vector>
 
 #include "alloc/task_calibration.h"
 #include "compress/builder.h"
+#include "compress/desk/measurer.h"
 #include "compress/evolution.h"
 #include "compress/rate/pace.h"
 
 namespace fidelio {
 
-// Plans this near in size are not told apart by building both: which weights are rounded which way makes as much of a
-// difference.
+// Plans that differ by less in size (bits a weight) cannot be told apart by building both. The way in which single
+// weights are rounded makes as much of a difference.
 inline constexpr double kPlanResolution = 0.01;
-// Two trials say how far predictions are off. The certificate's ladder (search/ladder.cc) then begins at the plan that is
-// predicted by them, which need not be tried itself.
+// Two trials say how far predictions are off. The certificate's ladder (search/ladder.cc) then begins at the plan that
+// they predict, which need not be tried itself.
 inline constexpr int kTrialsBeforeLadder = 2;
 
-struct TrialPoint {  // a plan that was measured on the way
+// A TrialPoint is a plan that was measured on the way.
+struct TrialPoint {
   double bits = 0, kl = 0;
   Estimate ear;
-  double predicted_ear = 0;  // NaN where KL was what was predicted
+  double predicted_ear = 0;  // NaN if KL was predicted instead
 };
 struct Found {
-  Target target;  // what was searched for; empty with a size or tasks
+  Target target;  // the target of the search; empty for a size or tasks
   Plan plan;
-  FidelityReport certified;        // on the certificate's documents
-  std::vector<LadderStep> ladder;  // plans that were tested on them
+  FidelityReport certified;        // the measurement on the certificate's documents
+  std::vector<LadderStep> ladder;  // all plans that were tested there
   std::vector<TrialPoint> trials;
   std::optional<CertifiedTasks> tasks;
-  nlohmann::json rate;  // null without (Pace::about)
+  std::optional<MeasuredRate> rate;
 };
 
-// Plans among which a search looks, by ascending bytes: the table's Pareto front, or what evolution alone goes through.
+// Returns the plans that a search chooses from, by ascending bytes: the table's Pareto front, or the plans that
+// evolution alone goes through.
 std::vector<Plan> plans_to_try(Desk& desk, const SensitivityTable& table, PlanEvolution& evolution, const Pace& pace);
 
-// The two sequences of plans that are tested (certificate/ladder_step.h), both by descending size: `start` and at most
-// `most` plans in steps of `step` bits a weight below it; and those that are `larger` bits larger. `parameters`: those that
-// plans give formats to.
+// A Ladder is the two sequences of plans that are tested (certificate/ladder_step.h), both by descending size. One is
+// `start` and at most `most` plans in steps of `step` bits a weight below it. The other has the plans that are `larger`
+// bits larger. `parameters` counts those that plans give formats to.
 struct LadderShape {
-  std::vector<double> larger;  // descending
+  std::vector<double> larger;  // bits a weight, descending
   double step = 0;
   int most = 0;
 };
@@ -49,10 +53,13 @@ Ladder ladder_of(const std::vector<Plan>& front, const Plan& start, int64_t para
 
 class Search {
  public:
-  Search(Desk& desk, const SensitivityTable& table, PlanEvolution& evolution, Builder& builder, Pace& pace);
+  Search(Desk& desk, Runners& runners, const SensitivityTable& table, PlanEvolution& evolution, Builder& builder,
+         Pace& pace);
   Found run(const Target& target);
-  // The plans to choose from: those of least distance for their size, of those that are fast enough.
+  // Returns the plans to choose from: of those that are fast enough, the ones of least distance for their size.
   const std::vector<Plan>& front() const { return front_; }
+  // Measures the plan that run() left in force.
+  Measurer& measurer() { return measurer_; }
 
  private:
   Plan choose();
@@ -72,12 +79,14 @@ class Search {
   Measurement trial_on(OwnText& text, const Plan& plan, const std::string& what);
 
   Desk& desk_;
+  Runners& runners_;
+  Measurer measurer_;
   const SensitivityTable& table_;
   Pace& pace_;
   std::vector<Plan> front_;
   PlanEvolution& evolution_;
   Builder& builder_;
-  double ratio_;  // of a built plan's KL, tuned where it is, to what the table predicts; as the last one had it
+  double ratio_;  // KL of the plan that was built last over the KL that the table predicts
   Found found_;
 };
 

@@ -8,7 +8,7 @@ namespace {
 
 using testing::ElementsAre;
 
-// A front of plans of these sizes; larger ones have less KL.
+// Returns a front of plans of these sizes. Larger ones have less KL.
 std::vector<Plan> front_of(std::initializer_list<int64_t> sizes) {
   std::vector<Plan> front;
   for (const int64_t bytes : sizes) {
@@ -45,8 +45,8 @@ TEST(Ladder, HasLargerPlansFromTheLargestDown) {
               ElementsAre(112));
 }
 
-// Steps finer than the front give no plan twice, the widest plan is the largest there is and has none above it, and a
-// ladder of no steps has the plan alone.
+// Steps finer than the front give no plan twice. The widest plan has none above it. A ladder of no steps has only the
+// plan.
 TEST(Ladder, HasEveryPlanOnce) {
   const std::vector<Plan> front = front_of({80, 100, 120});
   EXPECT_THAT(sizes_of(ladder_of(front, front[1], 80, {.larger = {9}, .step = 0.1, .most = 30}).expected),

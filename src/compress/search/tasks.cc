@@ -1,33 +1,37 @@
-// A target of tasks: how much of the reference's accuracy may be lost (SLQ appendix A.3, Algorithm 2).
+// This file is the search for a target of tasks, which says how much of the reference's accuracy may be lost (SLQ
+// appendix A.3, Algorithm 2).
 //
-//   calibration   a plan of few bits answers one question of three, and its KL on their text says what a nat costs
-//   search        plans are tried by that KL, which the table predicts up to the ratio rho, until the smallest is found
-//                 that stays below what the drop allows
-//   check         that one answers the other questions; what it keeps must, by the lower end, be what was asked for. If
-//                 it is not, a larger plan is asked, with twice the caution of the last; if four fail, it is refused
+//   calibration   A plan of few bits answers one question of three. Its KL on their text says how much accuracy a nat
+//                 costs.
+//   search        Plans are tried by that KL, which the table predicts up to the ratio rho. The search looks for the
+//                 smallest plan that stays below the KL that the drop allows.
+//   check         That plan answers the other questions. The lower end of the accuracy that it keeps must be what was
+//                 asked for. If it is not, a larger plan is checked with twice the caution. After four failures the
+//                 target is refused.
 #include <algorithm>
 #include <cmath>
 
+#include "compress/certificate/judge.h"
 #include "compress/search/search.h"
 #include "eval/statistics/clusters.h"
 
 namespace fidelio {
 
-// The questions' own text, and what the reference makes of it.
+// OwnText is the questions with the reference's answers, and what the reference makes of that text.
 struct Search::OwnText {
   std::vector<AnsweredText> texts;
   std::vector<ScoredSequence> sequences;
   KeptStreams kept;
 };
 
-// The plan built and served on the questions' own text; a question is what is drawn.
+// Builds the plan and measures it on the questions' own text. Intervals are made by question.
 Measurement Search::trial_on(OwnText& text, const Plan& plan, const std::string& what) {
   builder_.build(plan);
   CompareOptions how;
   how.candidate_mode = desk_.job.served();
   std::vector<double> kl, loss, tokens;
   for (const WindowFidelity& w :
-       compare_sequences(*desk_.reference, *desk_.served, text.sequences, how, desk_.pool, {}, &text.kept)) {
+       compare_sequences(runners_.reference(), runners_.served(), text.sequences, how, desk_.pool, {}, &text.kept)) {
     tokens.push_back(static_cast<double>(w.sums.positions));
     kl.push_back(w.sums.kl);
     loss.push_back(tokens.back() - w.sums.ear);
@@ -77,7 +81,7 @@ TaskCalibration Search::calibrate(TaskJudge& judge, OwnText& text) {
 }
 
 Plan Search::keep_accuracy(TaskJudge& judge) {
-  const PassLimits limits = limits_of(*desk_.reference);
+  const PassLimits limits = limits_of(runners_.reference());
   OwnText text{judge.own_text(std::min(limits.max_positions, limits.cache_pages * kPageTokens)), {}, KeptStreams()};
   for (const AnsweredText& t : text.texts) text.sequences.push_back({t.ids, t.first_scored});
   const TaskCalibration point = calibrate(judge, text);
@@ -93,7 +97,7 @@ Plan Search::keep_accuracy(TaskJudge& judge) {
           measured.push_back(trial_on(text, plan, "trial"));
           return measured.back();
         });
-    // The source itself is the widest plan; where the trials end before anything met the target, it is left.
+    // The source itself is the widest plan, which is taken if the trials end before any plan met the target.
     const Plan plan = found.best >= 0 ? found.trials[static_cast<size_t>(found.best)].plan : front_.back();
     const Measurement m = found.best >= 0 ? measured[static_cast<size_t>(found.best)] : trial_on(text, plan, "widest");
     builder_.build(plan);
@@ -122,8 +126,8 @@ Plan Search::keep_accuracy(TaskJudge& judge) {
         "[{:.4f}, {:.4f}] of the accuracy on {} questions, and the lower end must be {:.4f}. Ask more questions, allow "
         "more, or give --ear",
         drop, number, m.kl.value, kept.value, kept.ci95.low, kept.ci95.high, asked, 1 - drop);
-    // What is near the source loses by sqrt(KL), as 1 - EAR does, and not by KL as the line through one point has it.
-    // The last look aims at half of that: a plan a little too wide is better than none.
+    // A plan near the source loses accuracy by sqrt(KL), as 1 - EAR does, and not by KL as the line through one point
+    // says. The last check aims at half of that KL, since a plan that is a little too wide is better than none.
     const double excess = drop / (1 - kept.ci95.low), margin = number + 1 == kMostTests ? 0.5 : 1;
     allowed = std::min(allowed, m.kl.value) * std::clamp(margin * excess * excess, 0.1, 0.8);
   }

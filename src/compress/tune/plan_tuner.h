@@ -1,24 +1,39 @@
-// The weights of a plan moved nearer to the source (train/tune/tuner.h): the same formats, the same bytes.
+// A PlanTuner moves the weights of a plan nearer to the source (train/tune/tuner.h). Formats and bytes stay the same.
 #pragma once
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
+#include <string>
 
-#include "compress/desk.h"
+#include "compress/desk/desk.h"
 #include "compress/tune/tune_data.h"
+#include "sensitivity/journal.h"
 
 namespace fidelio {
+
+// A PlanTuning says how a plan was tuned, as a checkpoint's provenance keeps it (docs/formats.md).
+struct PlanTuning {
+  std::string text_sha256;  // hash of the windows that it was tuned on
+  int64_t steps = 0, windows = 0;
+  double kl_before = 0, kl_after = 0;  // KL on windows that are held out
+  double codes_moved = 0;              // the share of the codes that changed
+  // Returns KL after over KL before, or 1 if there was nothing to gain.
+  double gain() const { return kl_before > 0 ? kl_after / kl_before : 1; }
+  bool operator==(const PlanTuning&) const = default;
+};
+nlohmann::json to_json(const PlanTuning& tuning);
+PlanTuning plan_tuning_from_json(const nlohmann::json& json);
 
 class PlanTuner {
  public:
   PlanTuner(Desk& desk, Journal& journal) : desk_(desk), journal_(journal) {}
 
   struct Tuned {
-    std::map<LinearId, LinearWeight> weights;  // those that were given
-    double gain = 1;                           // KL after over KL before, on windows held out of the tuning
-    nlohmann::json about;                      // for the checkpoint's provenance
+    std::map<LinearId, LinearWeight> weights;  // the weights that were given, tuned
+    PlanTuning tuning;
   };
-  // `name`: of the plan, for files in the journal, where a run that was killed goes on. Norms, biases and what stays
-  // dense are left alone. The text is the calibration's documents and the source's own samples, never the certificate's.
+  // Tunes a plan. `name` names its files in the journal, where a run that was killed goes on. Norms, biases and dense
+  // weights stay as they are. The text is the calibration's documents and samples of the source itself, never the
+  // certificate's.
   Tuned tune(const std::string& name, const std::map<LinearId, FormatSpec>& formats,
              const std::map<LinearId, LinearWeight>& weights);
 
@@ -27,7 +42,7 @@ class PlanTuner {
   Desk& desk_;
   Journal& journal_;
   std::optional<train::TuneData> data_;
-  std::vector<Checkpoint> read_;  // what weights of this are views into
+  std::vector<Checkpoint> read_;  // the tuned weights are views into these
 };
 
 }  // namespace fidelio

@@ -45,7 +45,7 @@ void put_aside(const std::string& path, const std::string& why, const std::funct
 void put_aside_damaged_state(const std::string& state, const std::function<void(const std::string&)>& say) {
   const std::string damage = train::damage_of_state(state);
   if (damage.empty()) return;
-  // A file that never was a state is somebody's, and is refused where it is read.
+  // A file that never was a state is somebody else's. It is refused where it is read.
   const auto file = MappedFile::open(state);
   const std::string_view text(reinterpret_cast<const char*>(file->bytes().data()),
                               std::min<size_t>(file->bytes().size(), 64));

@@ -16,7 +16,7 @@ namespace {
 
 using Windows = std::vector<std::vector<int32_t>>;
 
-// Samples of a file, where it holds those of this job; none if it is not there.
+// Returns the samples of a file, or nothing if there is no file. Throws Error if it holds those of another job.
 std::optional<Windows> read_samples(const std::string& path, const nlohmann::json& job, int32_t vocabulary) {
   if (path.empty() || !std::filesystem::exists(path)) return std::nullopt;
   const Safetensors file = Safetensors::open(path);
@@ -40,7 +40,7 @@ std::optional<Windows> read_samples(const std::string& path, const nlohmann::jso
     windows.emplace_back(ids.begin() + begin, ids.begin() + end);
     begin = end;
   }
-  // A file of an earlier fidelio has none.
+  // A file of an earlier fidelio has no hash.
   const auto sha256 = file.metadata().find("sha256");
   check(sha256 == file.metadata().end() || sha256->second == file.weights_sha256(),
         "{} is damaged (its SHA-256 differs); remove it, and it is written again", path);
@@ -68,7 +68,7 @@ Windows samples_of(const TuneText& text, const TuneSource& from, const RunnerOpt
   const Checkpoint& source = from.source;
   const nlohmann::json job = {{"source", source.weights_sha256()}, {"text", read.sha256}, {"tokens", text.tokens},
                               {"samples", text.samples},           {"context", context},  {"seed", seed}};
-  // What one rank finds and another does not, all write anew.
+  // All ranks write the samples anew unless every rank has found them.
   std::optional<Windows> kept;
   try {
     kept = read_samples(text.samples_file, job, source.config().v);

@@ -1,4 +1,4 @@
-// What tuning reads: text, and text that the source writes itself.
+// This file makes the data that tuning reads: text, and text that the source writes itself.
 #pragma once
 #include <functional>
 #include <memory>
@@ -16,13 +16,14 @@
 namespace fidelio {
 
 struct TuneText {
-  int64_t tokens = 524288, samples = -1, held = 8192;  // samples: train::default_samples
-  std::string samples_file;                            // "": they are not kept
-  // Given where the file's name is ours: one that holds something else is then said so, and written anew.
+  int64_t tokens = 524288, samples = -1, held = 8192;  // -1 samples: train::default_samples
+  std::string samples_file;                            // "" if they are not kept
+  // If the name of the file is fidelio's own, this is told about a file that holds something else, which is then
+  // written anew. Without it such a file is an Error.
   std::function<void(const std::string&)> about_damaged{};
 };
 
-// Who writes the samples, and how text becomes its tokens.
+// A TuneSource is the model that writes the samples, with the means to make text of its tokens.
 struct TuneSource {
   const Checkpoint& source;
   const Tokenizer& tokenizer;
@@ -30,13 +31,13 @@ struct TuneSource {
   std::function<std::unique_ptr<Runner>(const RunnerOptions&)> make_runner;
 };
 
-// Windows of `context` of these documents and of samples that begin as they do, to tune on, and those held out to stop
-// by: every k-th of text and samples alike. Samples that the file holds already are read, if they are of the same model,
-// text and seed. Several ranks deal out the samples, and the first keeps them.
+// Returns windows of `context` tokens of these documents, and of samples that begin as they do. Every k-th window of
+// text and samples alike is held out, to decide when tuning stops. Samples that the file already holds are read, if
+// they are of the same model, text and seed. Several ranks share the sampling, and the first one writes the file.
 train::TuneData tune_data_of(const std::vector<Document>& documents, const TuneText& text, const TuneSource& from,
                              const RunnerOptions& serving, bool on_gpu, int64_t context, uint64_t seed,
                              const Ranks& ranks = Ranks());
-// The same of sequences that are windows already; `text.tokens` is not looked at.
+// Does the same for sequences that are windows already. `text.tokens` is ignored.
 train::TuneData tune_data_of(const Dataset& read, const TuneText& text, const TuneSource& from,
                              const RunnerOptions& serving, bool on_gpu, int64_t context, uint64_t seed,
                              const Ranks& ranks = Ranks());
