@@ -182,7 +182,6 @@ TEST(CertificateType, EveryBetterFigureIsNotBorneOut) {
       {"the text promised of", [](Certificate& c) { c.promised.ear.ci95.low += 0.002; }},
       {"of medicine, of which nothing was measured", [](Certificate& c) { c.domains[0].domain = "medicine"; }},
       {"[nan, 0.982500] of code", [](Certificate& c) { c.domains[0].ear.ci95.low = std::nan(""); }},
-      {"confidence of 0.99", [](Certificate& c) { c.promised.confidence = 0.99; }},
       {"no passages", [](Certificate& c) { c.passages = false; }},
       {"1.00 times as wide", [](Certificate& c) { c.wider = 1; }},
       {"documents", [](Certificate& c) { ++c.all.documents; }},
