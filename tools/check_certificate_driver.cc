@@ -1,6 +1,6 @@
-// The simulations of tools/check_certificate.py, made with the program's own intervals. Standard input is one request as
-// JSON, standard output the counts as JSON. A population holds the documents of each domain; a repeat draws from it the
-// documents of a certificate and those that plans are tried on.
+// The simulations of tools/check_certificate.py, made with the program's own intervals. Standard input is one request
+// as JSON, standard output the counts as JSON. A population holds the documents of each domain; a repeat draws from
+// it the documents of a certificate and those that plans are tried on.
 #include <algorithm>
 #include <cmath>
 #include <iostream>

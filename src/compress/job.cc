@@ -92,8 +92,9 @@ ConsumerRules rules_of(Consumer consumer) {
     case Consumer::fidelio:
       break;
   }
-  // 8-bit scales and groups of 64 are worth 10-14% of KL at equal size, grids 20-30% more up to 6 bits (docs/results.md).
-  // The last is a quarter bit wider and a third of the KL less than the one before: a step before BF16's sixteen.
+  // 8-bit scales and groups of 64 are worth 10-14% of KL at equal size, grids 20-30% more up to 6 bits
+  // (docs/results.md). The last is a quarter bit wider and a third of the KL less than the one before: a step before
+  // BF16's sixteen.
   return {formats({"lut2g64", "lut3g64", "lut4g64", "int7g64zs8", "int8g64zs8", "int8g32zs8"}),
           false,
           true,

@@ -8,8 +8,8 @@
 namespace fidelio {
 namespace {
 
-// Quantiles hardly move from one processor to another, and the largest moves by some percent: a claim that is half of what
-// is measured was not measured on this model.
+// Quantiles hardly move from one processor to another, and the largest moves by some percent: a claim that is half of
+// what is measured was not measured on this model.
 std::string tails_not_borne_out(const Tails& claimed, const Tails& measured) {
   constexpr double kMostBetter = 0.5;
   if (claimed.positions == 0 || measured.positions == 0) return "";

@@ -1,5 +1,5 @@
-// The certificate: a measured fidelity, written into the checkpoint, that anybody can measure again. This type is the one
-// place that knows its fields; docs/json.md describes the JSON that stands in files and reports.
+// The certificate: a measured fidelity, written into the checkpoint, that anybody can measure again. This type is the
+// one place that knows its fields; docs/json.md describes the JSON that stands in files and reports.
 #pragma once
 #include <nlohmann/json_fwd.hpp>
 #include <optional>

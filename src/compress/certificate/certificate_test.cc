@@ -256,7 +256,8 @@ TEST(CertificateType, WordsSayWhatIsNotKept) {
   Certificate c = full_certificate();
   const std::string kept = all(in_plain_words(c, true));
   EXPECT_THAT(kept, HasSubstr("overlap by at least 98.00%"));
-  // Two of the three places are passages, and both of one file; two checks of answers are less sure than the first alone.
+  // Two of the three places are passages, and both of one file; two checks of answers are less sure than the first
+  // alone.
   EXPECT_THAT(kept, HasSubstr("documents other than the 1 from which these passages are"));
   // Twenty documents have none of a sort that is 16.8% of all with a chance of 1 in 40.
   EXPECT_THAT(kept, HasSubstr("a sort of text that makes up less than 16.8% of its kind: the 20 passages of "

@@ -80,10 +80,10 @@ std::vector<StatedFigures> stated_figures(const Certificate& c) {
   return figures;
 }
 
-// Says whether a claimed loss (KL, 1 - EAR ..) or an end of its interval lies below the measured one by more than kernels of
-// another processor explain. These move a loss far less than half the interval of its documents; but that is narrow
-// where documents are much alike, and zero where they lose nothing. An end that is not claimed although the documents
-// give one is understated. `least` is the difference that is always allowed.
+// Says whether a claimed loss (KL, 1 - EAR ..) or an end of its interval lies below the measured one by more than
+// kernels of another processor explain. These move a loss far less than half the interval of its documents; but that
+// is narrow where documents are much alike, and zero where they lose nothing. An end that is not claimed although the
+// documents give one is understated. `least` is the difference that is always allowed.
 bool understated(const Estimate& claimed, const Estimate& measured, double least = 1e-6) {
   const double half = (measured.ci95.high - measured.ci95.low) / 2;
   const double allowed = std::max(std::isfinite(half) ? half : 0, 0.02 * measured.value) + least;

@@ -28,10 +28,10 @@ DocumentsUsed documents_used(const TextSet& set);
 // weights that an export has rounded since.
 std::string not_borne_out(const Certificate& claimed, const Certificate& measured);
 
-// Says whether a measurement of the certified documents meets the target but for what kernels of another processor make of
-// the same weights. On texts of 2,000 tokens they moved the promised end of 1 - EAR by 6.5e-4 of itself and that of KL by
-// 3.1e-3 (docs/results/certificate-remeasured.json), and more text averages it out; .002 and .006 are allowed. A ladder ends
-// close to its target, where an honest measurement elsewhere may fall a hair short.
+// Says whether a measurement of the certified documents meets the target but for what kernels of another processor
+// make of the same weights. On texts of 2,000 tokens they moved the promised end of 1 - EAR by 6.5e-4 of itself and
+// that of KL by 3.1e-3 (docs/results/certificate-remeasured.json), and more text averages it out; .002 and .006 are
+// allowed. A ladder ends close to its target, where an honest measurement elsewhere may fall a hair short.
 bool meets_again(const Certificate& measured);
 
 }  // namespace fidelio

@@ -14,8 +14,8 @@ inline constexpr int kDealing = 1;
 // Gives the documents the certificate's domain where that is one and the text was given under no name of its own.
 void name_domain(Corpus& corpus, const Certificate& certificate);
 
-// Throws Error naming `of`, the domain or the sets, where the certificate speaks of other domains than the documents that
-// it names have, or these are not the ones that it gives the hash of.
+// Throws Error naming `of`, the domain or the sets, where the certificate speaks of other domains than the documents
+// that it names have, or these are not the ones that it gives the hash of.
 void check_documents(const Certificate& certificate, const TextSet& set, const std::string& of);
 
 // Deals the text out again as the compression did. Throws Error where other documents would have been certified on.

@@ -1,5 +1,5 @@
-// Judging a measurement by documents: what it says of a promise, with which confidence, and what another set of documents
-// will say of the same model.
+// Judging a measurement by documents: what it says of a promise, with which confidence, and what another set of
+// documents will say of the same model.
 #pragma once
 #include <span>
 #include <string>
@@ -23,18 +23,18 @@ Judged judge(std::span<const DocumentFidelity> documents, Promise promise, doubl
 Measurement foreseen(std::span<const DocumentFidelity> documents, Promise promise, double confidence,
                      const DocumentCounts& certificate);
 
-// A plan whose answers fail their check (search/tasks.cc) is changed and checked again, on the same questions. So that
-// checking often does not make a promise true by chance, check k takes an interval of confidence 1 - .05 / 2^(k - 1): the
-// chance that a plan that loses too much passes one of them is below 2.5% + 1.25% + ... = 5%. The documents of the
-// certificate are tested otherwise (LadderStep).
+// A plan whose answers fail their check (search/tasks.cc) is changed and checked again, on the same questions. So
+// that checking often does not make a promise true by chance, check k takes an interval of confidence 1 - .05 / 2^(k
+// - 1): the chance that a plan that loses too much passes one of them is below 2.5% + 1.25% + ... = 5%. The documents
+// of the certificate are tested otherwise (LadderStep).
 double confidence_of_test(int test);
-// How sure all checks together are: their errors add up, so that the certainty falls from 97.5% at the first towards 95%,
-// while each check is more cautious than the last.
+// How sure all checks together are: their errors add up, so that the certainty falls from 97.5% at the first towards
+// 95%, while each check is more cautious than the last.
 double certainty_after(int tests);
 inline constexpr int kMostTests = 4;
 
-// How many times as wide as with kEnoughDocuments these documents make an interval of a mean, and a sentence about it; 1
-// and "" where both documents and windows are enough.
+// How many times as wide as with kEnoughDocuments these documents make an interval of a mean, and a sentence about
+// it; 1 and "" where both documents and windows are enough.
 double widening(const TextSet& set);
 std::string few_documents_text(const TextSet& set);
 

@@ -6,9 +6,9 @@
 //   larger     only where the first of these fails: larger plans, from the largest down, each tested at kLargerLevel
 //              until one fails
 //
-// The last plan that held is certified. Within a sequence a plan below the target can only be certified if the first such
-// plan of the sequence passes its own test, so that each sequence errs as rarely as one test does (fixed-sequence testing:
-// Maurer, Hothorn and Lehmacher 1995), and both together in at most kWholeLevel of all runs.
+// The last plan that held is certified. Within a sequence a plan below the target can only be certified if the first
+// such plan of the sequence passes its own test, so that each sequence errs as rarely as one test does
+// (fixed-sequence testing: Maurer, Hothorn and Lehmacher 1995), and both together in at most kWholeLevel of all runs.
 #pragma once
 #include <nlohmann/json_fwd.hpp>
 #include <vector>
@@ -35,8 +35,8 @@ LadderStep ladder_step_from_json(const nlohmann::json& json);
 // Throws Error where these are not the tests, in their order, of the two sequences.
 void check_ladder(const std::vector<LadderStep>& ladder);
 
-// The level at which the plan was tested that is certified: the last one that held. Without a ladder one plan was tested
-// once, which may err as often as a whole ladder.
+// The level at which the plan was tested that is certified: the last one that held. Without a ladder one plan was
+// tested once, which may err as often as a whole ladder.
 double certified_level(const std::vector<LadderStep>& ladder);
 
 }  // namespace fidelio

@@ -11,11 +11,12 @@ namespace fidelio {
 // target is a line across all rows. The axis is KL where KL alone was asked for, else the overlap (EAR).
 std::string domains_picture(const Certificate& certificate, std::span<const DocumentFidelity> documents);
 
-// The plans that were tested on these documents, by size: each with its interval beside the target. "" for fewer than two.
+// The plans that were tested on these documents, by size: each with its interval beside the target. "" for fewer than
+// two.
 std::string ladder_picture(const Certificate& certificate);
 
-// Mean KL by how many tokens of the window precede, and by how sure the original was of its most probable token. "" where
-// no position was counted.
+// Mean KL by how many tokens of the window precede, and by how sure the original was of its most probable token. ""
+// where no position was counted.
 std::string tails_picture(const Certificate& certificate);
 
 }  // namespace fidelio

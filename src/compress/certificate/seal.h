@@ -1,6 +1,6 @@
-// A seal: a short hash of each field of a certificate, kept beside it in the provenance, so that a field that was edited
-// since is named. Figures are measured again anyway; a target, a ladder of plans, a floor or a promise of answers is not.
-// It is no signature: whoever knows this page can make a seal anew.
+// A seal: a short hash of each field of a certificate, kept beside it in the provenance, so that a field that was
+// edited since is named. Figures are measured again anyway; a target, a ladder of plans, a floor or a promise of
+// answers is not. It is no signature: whoever knows this page can make a seal anew.
 #pragma once
 #include <nlohmann/json_fwd.hpp>
 #include <string>

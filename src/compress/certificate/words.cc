@@ -48,7 +48,8 @@ std::string where_words(const Certificate& c) {
   return c.domains.size() > 1 ? "in every kind of text named here" : "in text of the kind named here";
 }
 
-// The figure itself, and of several domains the one in which it is lowest; what a reader at temperature 0 sees beside it.
+// The figure itself, and of several domains the one in which it is lowest; what a reader at temperature 0 sees beside
+// it.
 std::string measured_words(const Certificate& c) {
   const bool named = c.promise != Promise::all && c.domains.size() > 1;
   return fmt::format("{}% overlap (EAR){}. With greedy decoding the two pick the same token {}% of the time",
