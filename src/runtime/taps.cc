@@ -16,8 +16,8 @@ const Tap& experts_tap(const Program& program, int layer, bool adds) {
 }
 
 // The operation that chooses a layer's experts is the one before the operation that reads their input.
-OpRange up_to_route(const Tap& mlp) { return {mlp.block, mlp.product}; }
-OpRange before_route(const Tap& mlp) { return {mlp.block, mlp.product - 1}; }
+OpRange up_to_route(const Tap& mlp) { return {mlp.block, mlp.reader}; }
+OpRange before_route(const Tap& mlp) { return {mlp.block, mlp.reader - 1}; }
 
 }  // namespace
 
@@ -30,14 +30,14 @@ const Tap& tap_of(const Program& program, int layer, std::string_view stop) {
 
 void read_input(Runner& runner, int layer, std::string_view stop, std::span<float> to) {
   const Tap& tap = tap_of(runner.program(), layer, stop);
-  runner.run(tap.stop->routed ? before_route(tap) : OpRange{tap.block, tap.product});
+  runner.run(tap.stop->routed ? before_route(tap) : OpRange{tap.block, tap.reader});
   runner.read(tap.input, to);
 }
 
 void add_output(Runner& runner, int layer, std::string_view stop, std::span<const float> input) {
   const Tap& tap = tap_of(runner.program(), layer, stop);
   runner.write(tap.input, input);
-  runner.run({tap.product, tap.end});
+  runner.run({tap.reader, tap.end});
 }
 
 Routes choose_experts(Runner& runner, int layer) {
@@ -48,7 +48,7 @@ void read_expert_input(Runner& runner, int layer, const Routes& routes, std::spa
   const Tap &mlp = experts_tap(runner.program(), layer, false), &down = experts_tap(runner.program(), layer, true);
   runner.run(before_route(mlp));
   runner.follow(routes);
-  runner.run({mlp.product, down.product});
+  runner.run({mlp.reader, down.reader});
   runner.read(down.input, to);
 }
 
@@ -56,7 +56,7 @@ void add_experts(Runner& runner, int layer, const Routes& routes, std::span<cons
   const Tap& down = experts_tap(runner.program(), layer, true);
   runner.write(down.input, input);
   runner.follow(routes);
-  runner.run({down.product, down.end});
+  runner.run({down.reader, down.end});
 }
 
 void take_rows(Runner& runner, int layer, std::span<const float> x, std::span<const int32_t> rows,
@@ -69,7 +69,7 @@ void take_rows(Runner& runner, int layer, std::span<const float> x, std::span<co
     return;
   }
   const Program& program = runner.program();
-  const int32_t take = experts_tap(program, layer, false).product;
+  const int32_t take = experts_tap(program, layer, false).reader;
   const auto& operation = std::get<op::Take>(program.ops[static_cast<size_t>(take)]);
   runner.write(operation.from, x);
   runner.follow(alone(rows));

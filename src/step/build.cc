@@ -4,6 +4,7 @@
 
 #include "arch/model_weights.h"
 #include "arch/stops.h"
+#include "core/error.h"
 
 namespace fidelio {
 namespace {
@@ -152,6 +153,9 @@ class Builder {
   }
 
   void experts() {
+    check(c_.blocks.norm_before && !c_.blocks.norm_after && !c_.rotated && c_.kept_columns == 0,
+          "layers with experts are norm, experts, add; a model with other norms, or rotated, or with columns kept in 8 "
+          "bits, has no program yet");
     const int32_t block = next();
     const ValueId normed = value("normed", Rows::stream, c_.d), taken = prepared("taken", c_.d, Rows::slots),
                   gate = value("gate", Rows::slots, c_.f), up = value("up", Rows::slots, c_.f),

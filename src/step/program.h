@@ -76,12 +76,14 @@ struct Product {  // to = W from + bias for each output; with `adds`, to += W fr
   std::vector<Output> outputs;
   bool adds = false;
 };
-struct Heads {  // q and k by head: scaled, normed where there are weights, rotated; k and v go to the layer's cache
+// Changes q and k in place, by head: q is scaled, both are normed where there are weights, and rotated. Then k and v go
+// to the layer's cache.
+struct Heads {
   ValueId q, k, v;
   NormId q_norm = -1, k_norm = -1;
   int layer = 0;
 };
-struct Attend {  // to = softmax(q k / sqrt(e)) v, causal, over the layer's cache
+struct Attend {  // to = softmax(q k / sqrt(e)) v, causal, over the layer's cache and within its window
   ValueId q, to;
   int layer;
 };
@@ -148,11 +150,11 @@ struct LayerExperts {
 struct Tap {
   int layer;
   const Stop* stop;
-  ValueId input;    // what the stop's linears read
-  int32_t block;    // the first operation of the attention or the MLP that the stop is in
-  int32_t product;  // the operation that reads the input
-  int32_t end;      // the operation after those that add the result to the stream, if the stop's linear does
-  ValueId spare;    // a value of the input's shape that nobody reads from the product on; -1: none
+  ValueId input;   // what the stop's linears read
+  int32_t block;   // the first operation of the attention or the MLP that the stop is in
+  int32_t reader;  // the operation that reads the input: a product, or for gates and ups of experts a Take
+  int32_t end;     // the operation after those that add the result to the stream, if the stop's linear does
+  ValueId spare;   // a value of the input's shape that nobody reads from the reader on; -1: none
 };
 
 struct Program {

@@ -34,6 +34,8 @@ value gated (stream, 64), prepared
 value logits (logits, 50)
 value final (logits, 32), prepared
 value draft_logits (logits, 0)
+attention of 4 heads, 2 key and value heads of 8
+rotation 0: 4 pairs, from 1 to 0.001
 embedding
   embed     x <- embedding
 layer 0
@@ -108,10 +110,10 @@ TEST(Program, TapsStandAtTheirProducts) {
       const OpRange layer = p.layers[static_cast<size_t>(tap.layer)];
       EXPECT_EQ(tap.layer, static_cast<int>(i / 4));
       EXPECT_LE(layer.first, tap.block);
-      EXPECT_LT(tap.block, tap.product);
-      EXPECT_LT(tap.product, tap.end);
+      EXPECT_LT(tap.block, tap.reader);
+      EXPECT_LT(tap.reader, tap.end);
       EXPECT_LE(tap.end, layer.last);
-      const Op& reader = p.ops[static_cast<size_t>(tap.product)];
+      const Op& reader = p.ops[static_cast<size_t>(tap.reader)];
       if (const auto* product = std::get_if<op::Product>(&reader)) {
         EXPECT_EQ(product->from, tap.input);
         EXPECT_EQ(product->outputs.size(), tap.stop->roles.size());

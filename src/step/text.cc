@@ -23,6 +23,7 @@ class Writer {
       text_ += fmt::format("value {} ({}, {}){}\n", v.name, kRows[static_cast<size_t>(v.rows)], v.columns,
                            v.prepared ? ", prepared" : "");
     }
+    heads();
     part("embedding", p_.embedding);
     for (size_t layer = 0; layer < p_.layers.size(); ++layer) part(fmt::format("layer {}", layer), p_.layers[layer]);
     part("head", p_.head);
@@ -31,13 +32,28 @@ class Writer {
   }
 
  private:
+  // The numbers that all layers' attention shares, and the rotations.
+  void heads() {
+    const AttentionShape& a = p_.attention;
+    text_ += fmt::format("attention of {} heads, {} key and value heads of {}", a.heads, a.kv_heads, a.head_dim);
+    if (a.query_scale != 1) text_ += fmt::format(", queries times {}", a.query_scale);
+    if (a.query_growth != 0)
+      text_ += fmt::format(", growing by {} after each {} positions", a.query_growth, a.query_growth_positions);
+    text_ += "\n";
+    for (size_t i = 0; i < a.rotations.size(); ++i) {
+      const auto& [frequencies, scale] = a.rotations[i];
+      text_ += fmt::format("rotation {}: {} pairs", i, frequencies.size());
+      if (!frequencies.empty()) text_ += fmt::format(", from {} to {}", frequencies.front(), frequencies.back());
+      text_ += scale == 1 ? "\n" : fmt::format(", scale {}\n", scale);
+    }
+  }
   void part(const std::string& name, OpRange range) {
     text_ += name + "\n";
     for (int32_t i = range.first; i < range.last; ++i) {
       const std::string line = std::visit([&](const auto& o) { return describe(o); }, p_.ops[static_cast<size_t>(i)]);
       std::string taps;
       for (const Tap& tap : p_.taps)
-        if (tap.product == i) taps += "  # tap " + stop_name(tap.layer, *tap.stop);
+        if (tap.reader == i) taps += "  # tap " + stop_name(tap.layer, *tap.stop);
       text_ += "  " + line + taps + "\n";
     }
   }

@@ -96,6 +96,7 @@ inline ModelConfig random_config(Draw& draw, const ShapeLimits& limits) {
   c.rotated = draw.one_in(4);
   if (draw.one_in(3)) {
     c.experts = draw.between(2, 8), c.experts_per_row = draw.between(1, std::min(c.experts, 4));
+    c.rotated = false;
     c.renormalised = draw.one_in(2);
     c.blocks.norm_before = true, c.blocks.norm_after = false;
   } else if (draw.one_in(5)) {

@@ -69,13 +69,7 @@ class FastModel {
     for (const LinearWeight& router : m.routers) weights_.routers.push_back(packed(router));
     for (const std::vector<int32_t>& order : m.orders)
       weights_.orders.push_back(b_.make_order(order, m.config.kept_columns));
-    for (const Hadamard& hadamard : program_.hadamards) {
-      weights_.signs.emplace_back();
-      if (hadamard.core == 1) continue;
-      const std::vector<float> signs(hadamard.signs.begin(), hadamard.signs.end());
-      weights_.signs.back() = b_.allocate(hadamard.core, hadamard.core);
-      b_.upload(signs, weights_.signs.back());
-    }
+    load_signs(b_, program_, weights_);
     for (int layer = 0; layer < m.config.L; ++layer) collect_experts(b_, program_, layer, weights_);
     weights_.draft_head.rows = packed(m.draft_head);
     weights_.draft_head.tokens = b_.make_token_set(m.draft_tokens, m.config.v);

@@ -67,6 +67,18 @@ typename B::Matrix load_norm(B& b, const Checkpoint& checkpoint, const NormWeigh
   return m;
 }
 
+// Uploads the signs of a program's Hadamard matrices.
+template <Backend B>
+void load_signs(B& b, const Program& program, Weights<B>& weights) {
+  for (const Hadamard& hadamard : program.hadamards) {
+    weights.signs.emplace_back();
+    if (hadamard.core == 1) continue;
+    const std::vector<float> signs(hadamard.signs.begin(), hadamard.signs.end());
+    weights.signs.back() = b.allocate(hadamard.core, hadamard.core);
+    b.upload(signs, weights.signs.back());
+  }
+}
+
 // Loads everything but the linears from a checkpoint.
 template <Backend B>
 void load_beside_linears(B& b, const Program& program, const Checkpoint& checkpoint, Weights<B>& weights) {
@@ -79,13 +91,7 @@ void load_beside_linears(B& b, const Program& program, const Checkpoint& checkpo
     check_finite(router, fmt::format("{}: {}", checkpoint.folder(), router_name(checkpoint.config(), layer)));
     weights.routers.push_back(std::make_shared<const typename B::Linear>(b.pack(router)));
   }
-  for (const Hadamard& hadamard : program.hadamards) {
-    weights.signs.emplace_back();
-    if (hadamard.core == 1) continue;
-    const std::vector<float> signs(hadamard.signs.begin(), hadamard.signs.end());
-    weights.signs.back() = b.allocate(hadamard.core, hadamard.core);
-    b.upload(signs, weights.signs.back());
-  }
+  load_signs(b, program, weights);
 }
 
 }  // namespace fidelio
