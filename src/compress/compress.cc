@@ -18,7 +18,6 @@
 #include "core/foreign/units.h"
 #include "core/progress.h"
 #include "io/checkpoint_files.h"
-#include "runtime/texts/words.h"
 #include "sensitivity/gamma.h"
 
 namespace fidelio {

@@ -209,18 +209,8 @@ class RunnerImpl : public Runner {
       layers(0, config_.L);
       if (count > 0) executor_.run_head(0, count);
     };
-    if (chooses_on_host()) return work();
+    if (!executor_.routes_alone()) return work();
     b_.repeat(weights_version_ + (reading.short_head ? 1 : 0), work);
-  }
-  // Tells whether the host chooses experts, or groups rows by them, within the step that has begun.
-  bool chooses_on_host() const {
-    return std::ranges::any_of(program_.ops, [&](const Op& operation) {
-      const auto* route = std::get_if<op::Route>(&operation);
-      if (!route) return false;
-      std::vector<const typename B::Experts*> readers;
-      for (const ExpertsId id : route->readers) readers.push_back(&weights_.experts[static_cast<size_t>(id)]);
-      return !b_.routes_alone(program_.routing, readers);
-    });
   }
   std::span<const float> host_logits(int64_t count) {
     host_logits_.resize(static_cast<size_t>(count * config_.v));

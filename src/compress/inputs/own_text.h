@@ -21,7 +21,7 @@ enum class OwnAnswers : uint8_t { written, stand_ins };
 // documents `starts`. Throws Error if there are too few prompts.
 Corpus own_corpus(const World& world, const Job& job, const std::vector<Document>& starts, int64_t documents,
                   OwnAnswers kind);
-// Returns the text of the file that keeps them beside a checkpoint, a line each (runtime/texts/words.h).
+// Returns the text of the file that keeps them beside a checkpoint, a line each (io/checkpoint_files.h).
 std::string own_text(const Corpus& own, const Tokenizer& tokenizer);
 
 // Returns the tokens that end an answer of a model.

@@ -75,8 +75,7 @@ std::string why_larger(const Checkpoint& source, std::string_view target) {
   if (text_of_key(about, "for") == consumer_of(target))
     return fmt::format(
         "It was made for {} already, and its weights are the same there. What is wider is the header, and codes of 3, "
-        "5, 6 or "
-        "7 bits where a reader wants them in words of 32",
+        "5, 6 or 7 bits where a reader wants them in words of 32",
         consumer_of(target));
   return fmt::format("The formats of its weights are wider there. `{}` chooses among those that are not",
                      line_that_fits(source, target));

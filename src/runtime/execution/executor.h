@@ -1,33 +1,13 @@
 // This file defines Executor<B>, which runs the operations of a program on a backend, one after the other.
 #pragma once
-#include <map>
-#include <string>
-#include <tuple>
+#include <algorithm>
+#include <vector>
 
+#include "runtime/execution/values.h"
 #include "runtime/execution/weights.h"
 #include "step/routing.h"
 
 namespace fidelio {
-
-// ValueMemory holds the matrices of a program's values. Programs of the same shapes share it: a draft's values are
-// its verifier's.
-template <Backend B>
-struct ValueMemory {
-  using Key = std::tuple<std::string, Rows, int64_t>;  // a value's name, rows and columns
-  std::map<Key, typename B::Matrix> matrices;
-};
-
-// Allocates the values of `program` that are not there yet, for batches of up to `rows` rows and `logit_rows` logits.
-template <Backend B>
-void allocate_values(B& b, const Program& program, int64_t rows, int64_t logit_rows, ValueMemory<B>& memory) {
-  for (const Value& v : program.values) {
-    if (v.prepared || v.columns == 0) continue;
-    const auto [at, is_new] = memory.matrices.try_emplace({v.name, v.rows, v.columns});
-    if (!is_new) continue;
-    const int64_t slots = v.rows == Rows::slots ? program.routing.per_row : 1;
-    at->second = b.allocate(v.rows == Rows::logits ? logit_rows : rows * slots, v.columns);
-  }
-}
 
 template <Backend B>
 class Executor {
@@ -84,6 +64,17 @@ class Executor {
     return b_.routes();
   }
 
+  // Tells whether no operation of the step that has begun needs the host to choose experts or to group rows by them.
+  bool routes_alone() const {
+    if (p_.routers.empty()) return true;
+    return std::ranges::all_of(p_.ops, [&](const Op& operation) {
+      const auto* route = std::get_if<op::Route>(&operation);
+      if (!route) return true;
+      const Readers readers = readers_of(*route);
+      return b_.routes_alone(p_.routing, {readers.experts, readers.count});
+    });
+  }
+
   Matrix& matrix(ValueId id) const { return *matrices_[static_cast<size_t>(id)]; }
   void read(ValueId id, std::span<float> to) {
     if (!p_.values[static_cast<size_t>(id)].prepared) return b_.download(matrix(id), 0, rows_, to);
@@ -105,6 +96,18 @@ class Executor {
   }
 
  private:
+  static constexpr size_t kMostOutputs = 8;  // the most outputs, or readers, of one operation
+
+  // The experts that the rows of a Route meet.
+  struct Readers {
+    const typename B::Experts* experts[kMostOutputs];
+    size_t count = 0;
+  };
+  Readers readers_of(const op::Route& o) const {
+    Readers readers;
+    for (const ExpertsId id : o.readers) readers.experts[readers.count++] = &experts(id);
+    return readers;
+  }
   const typename B::Linear& linear(const op::Output& output) const {
     return output.to == p_.draft_logits ? *w_.draft_head.rows : *w_.linears[static_cast<size_t>(output.weight)];
   }
@@ -165,12 +168,9 @@ class Executor {
   }
   void run(const op::Reorder& o) { keep(o.to, b_.gather(input(o.from), w_.orders[static_cast<size_t>(o.order)])); }
   void run(const op::Route& o) {
-    const typename B::Experts* readers[kMostOutputs];
-    size_t count = 0;
-    if (!host_routes_)
-      for (const ExpertsId id : o.readers) readers[count++] = &experts(id);
-    b_.route(matrix(o.from), *w_.routers[static_cast<size_t>(o.router)], p_.routing, {readers, count},
-             matrix(o.logits));
+    const Readers readers = readers_of(o);
+    b_.route(matrix(o.from), *w_.routers[static_cast<size_t>(o.router)], p_.routing,
+             {readers.experts, host_routes_ ? 0 : readers.count}, matrix(o.logits));
   }
   void run(const op::Take& o) {
     const Acts acts = b_.routed(matrix(o.from));
@@ -186,7 +186,6 @@ class Executor {
   void run(const op::Combine& o) { b_.add_routed(matrix(o.from), matrix(o.to)); }
   void run(const op::Spread& o) { b_.spread(matrix(o.from), w_.draft_head.tokens, logit_count_, matrix(o.to)); }
 
-  static constexpr size_t kMostOutputs = 8;  // the most outputs or experts of one operation
   B& b_;
   const Program& p_;
   Weights<B>& w_;
