@@ -65,6 +65,7 @@ constexpr Blocks kQwen3{.qk_norm = QkNorm::head};
 constexpr Blocks kOlmo{.norm_before = false, .norm_after = true, .qk_norm = QkNorm::width};
 constexpr Blocks kGemma3{
     .norm_after = true, .norm_plus_one = true, .qk_norm = QkNorm::head, .activation = Activation::gelu_tanh};
+constexpr Blocks kQwen35{.norm_plus_one = true, .qk_norm = QkNorm::head, .attention_gate = true};
 constexpr Family kFamilies[] = {
     {Architecture::llama, "LlamaForCausalLM", "llama", {}},
     {Architecture::mistral, "MistralForCausalLM", "mistral", {}},
@@ -85,6 +86,15 @@ constexpr Family kFamilies[] = {
      "qwen3_moe",
      {.qk_norm = QkNorm::head, .experts = ExpertFiles::each}},
     {Architecture::granite_moe, "GraniteMoeForCausalLM", "granitemoe", {.experts = ExpertFiles::stacked}},
+    {Architecture::qwen3_next,
+     "Qwen3NextForCausalLM",
+     "qwen3_next",
+     {.norm_plus_one = true, .qk_norm = QkNorm::head, .attention_gate = true, .experts = ExpertFiles::each}},
+    {Architecture::qwen3_5, "Qwen3_5ForCausalLM", "qwen3_5_text", kQwen35},
+    {Architecture::qwen3_5_moe,
+     "Qwen3_5MoeForCausalLM",
+     "qwen3_5_moe_text",
+     {.norm_plus_one = true, .qk_norm = QkNorm::head, .attention_gate = true, .experts = ExpertFiles::joined}},
 };
 
 }  // namespace

@@ -31,10 +31,13 @@ enum class Architecture : uint8_t {
   mixtral,
   olmoe,
   qwen3_moe,
-  granite_moe
+  granite_moe,
+  qwen3_next,
+  qwen3_5,
+  qwen3_5_moe
 };
 
-enum class Activation : uint8_t { silu, gelu_tanh };
+enum class Activation : uint8_t { silu, gelu_tanh, sigmoid };
 // QkNorm says how RMSNorm is applied to q and k before they are rotated: not at all, to each head over its e columns
 // (Qwen3, Gemma 3), or to all heads together over h e and hk e columns (OLMo).
 enum class QkNorm : uint8_t { none, head, width };
@@ -43,7 +46,8 @@ enum class QkNorm : uint8_t { none, head, width };
 //   each       Each matrix has a name of its own, mlp.experts.5.gate_proj (Qwen3, OLMoE).
 //   lettered   Each matrix has a name of its own, block_sparse_moe.experts.5.w1 (Mixtral).
 //   stacked    All experts are in two tensors of three dimensions (Granite).
-enum class ExpertFiles : uint8_t { none, each, lettered, stacked };
+//   joined     All experts are in two tensors of three dimensions, mlp.experts.gate_up_proj and down_proj (Qwen3.5).
+enum class ExpertFiles : uint8_t { none, each, lettered, stacked, joined };
 
 // Blocks says which parts the layers of a family are made of. It holds everything besides numbers in which one family
 // differs from another. step/build.h makes the operations of a step from it.
@@ -54,7 +58,8 @@ struct Blocks {
   QkNorm qk_norm = QkNorm::none;
   Activation activation = Activation::silu;  // the function of the gate
   bool fused = false;                        // files hold q, k, v as one matrix, and gate, up as one
-  ExpertFiles experts = ExpertFiles::none;   // where the MLP is a mixture of experts, how files name them
+  bool attention_gate = false;  // q's matrix holds, by head, e rows of q and e rows of a gate on attention's output
+  ExpertFiles experts = ExpertFiles::none;  // where the MLP is a mixture of experts, how files name them
 };
 
 // A Family is one row of the table: an architecture, its names in config.json, and its parts.
@@ -95,13 +100,32 @@ struct Rope {
   std::vector<double> short_divisors, long_divisors;  // longrope: one divisor for each pair's frequency
 };
 
-// A LayerKind says how the layers of one model differ: in the window of their attention and in their rotary embedding.
-// In models with two kinds of rotary embedding, the layers with a window are the local ones.
+// A Mixer is the part of a layer that brings positions together: attention over a cache of all positions, or a gated
+// delta net, which keeps a matrix for each head (Yang et al., arXiv 2412.06464).
+enum class Mixer : uint8_t { attention, delta_net };
+
+// A LayerKind says how the layers of one model differ: in their mixer, in the window of their attention, in their
+// rotary embedding, and in whether a mixture of experts is their MLP. In models with two kinds of rotary embedding, the
+// layers with a window are the local ones.
 enum class RopeUse : uint8_t { global, local, none };
 struct LayerKind {
   int window = 0;  // a position sees itself and the window - 1 before it; 0 means all before it
   RopeUse rope = RopeUse::global;
+  Mixer mixer = Mixer::attention;
+  bool dense = false;  // the layer has one MLP, although others have experts
   bool operator==(const LayerKind&) const = default;
+};
+
+// DeltaNet holds the numbers of gated delta nets, which all such layers of a model share. Value head j reads the keys of
+// head j / (value_heads / key_heads).
+struct DeltaNet {
+  int key_heads = 0, value_heads = 0;  // value_heads is a multiple of key_heads
+  int key_dim = 0, value_dim = 0;      // the columns of a head
+  int kernel = 0;                      // a convolution sees this many positions: a row and those before it
+  Activation gate = Activation::silu;  // the function of the gate on a head's normed output: silu or sigmoid
+  int64_t keys() const { return int64_t{key_heads} * key_dim; }
+  int64_t values() const { return int64_t{value_heads} * value_dim; }
+  int64_t channels() const { return 2 * keys() + values(); }  // of the convolution: q, k and v of all heads
 };
 
 struct ModelConfig {
@@ -132,6 +156,11 @@ struct ModelConfig {
   // and no router.
   int experts = 0, experts_per_row = 0;
   bool renormalised = false;
+  // In a model with experts, f is the ffn dim of an expert. dense_f is that of the layers without experts, and shared_f
+  // that of an MLP that every row passes besides its experts, times the sigmoid of a gate of its own. 0 means there is
+  // none.
+  int dense_f = 0, shared_f = 0;
+  DeltaNet delta;  // of the layers whose mixer it is
   // This is true for checkpoints made with QuaRot (quant/rotation.h), which only fidelio writes. The inputs of o and
   // down are multiplied by Hadamard matrices first, over the heads and over the f columns; the weights of o and down
   // contain the inverse.
@@ -149,10 +178,20 @@ struct ModelConfig {
 inline bool has_dynamic_rope(const ModelConfig& c) {
   return c.rope.type == RopeType::dynamic || (c.local_rope && c.local_rope->type == RopeType::dynamic);
 }
-// Returns the number of MLPs that a row passes.
+// Returns the number of experts, or MLPs, that a row passes.
 inline int slots_per_row(const ModelConfig& c) { return c.experts > 0 ? c.experts_per_row : 1; }
 // Returns the window and the rotary embedding of a layer.
 LayerKind kind_of(const ModelConfig& config, int layer);
+inline bool has_delta_net(const ModelConfig& config, int layer) {
+  return kind_of(config, layer).mixer == Mixer::delta_net;
+}
+inline bool has_experts(const ModelConfig& config, int layer) {
+  return config.experts > 0 && !kind_of(config, layer).dense;
+}
+// Returns the ffn dim of a layer's MLP, or of each of its experts.
+inline int ffn_columns(const ModelConfig& config, int layer) {
+  return config.experts > 0 && !has_experts(config, layer) ? config.dense_f : config.f;
+}
 
 // Returns the angular frequencies, in radians per position, of the pairs of columns (i, i + rotary / 2) of a head, so
 // rotary / 2 values. The computation follows transformers' ROPE_INIT_FUNCTIONS operation by operation in FP32,

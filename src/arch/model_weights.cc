@@ -5,6 +5,7 @@
 namespace fidelio {
 
 int64_t norm_size(const ModelConfig& c, Norm which) {
+  if (which == Norm::delta) return c.delta.value_dim;
   if (which != Norm::q && which != Norm::k) return c.d;
   if (c.blocks.qk_norm == QkNorm::head) return c.e;
   return int64_t{which == Norm::q ? c.h : c.hk} * c.e;
@@ -15,7 +16,10 @@ std::vector<std::pair<int, Norm>> norms_of(const ModelConfig& c) {
   for (int i = 0; i < c.L; ++i) {
     if (c.blocks.norm_before) norms.insert(norms.end(), {{i, Norm::attn}, {i, Norm::mlp}});
     if (c.blocks.norm_after) norms.insert(norms.end(), {{i, Norm::post_attn}, {i, Norm::post_mlp}});
-    if (c.blocks.qk_norm != QkNorm::none) norms.insert(norms.end(), {{i, Norm::q}, {i, Norm::k}});
+    if (has_delta_net(c, i))
+      norms.emplace_back(i, Norm::delta);
+    else if (c.blocks.qk_norm != QkNorm::none)
+      norms.insert(norms.end(), {{i, Norm::q}, {i, Norm::k}});
   }
   norms.emplace_back(-1, Norm::final);
   return norms;
@@ -44,12 +48,21 @@ std::vector<LinearId> linears_of(const ModelConfig& c) {
     for (const Stop& stop : stops_of(c, i))
       if (!stop.routed)
         for (Role role : stop.roles) ids.push_back({i, role});
-    for (int expert = 0; expert < c.experts; ++expert)  // all of an expert's linears together
+    for (int expert = 0; has_experts(c, i) && expert < c.experts; ++expert)  // all of an expert's linears together
       for (const Stop& stop : stops_of(c, i))
         if (stop.routed)
           for (Role role : stop.roles) ids.push_back({i, role, expert});
   }
   if (!c.tie_embeddings) ids.push_back({-1, Role::head});
+  return ids;
+}
+
+std::vector<LinearId> fixed_linears_of(const ModelConfig& c) {
+  std::vector<LinearId> ids;
+  for (int i = 0; i < c.L; ++i) {
+    if (has_delta_net(c, i)) ids.insert(ids.end(), {{i, Role::delta_b}, {i, Role::delta_a}});
+    if (has_experts(c, i) && c.shared_f > 0) ids.push_back({i, Role::shared_router});
+  }
   return ids;
 }
 
@@ -68,15 +81,40 @@ double share_of_rows(const ModelConfig& c, LinearId id) {
 
 std::vector<std::string> router_names(const ModelConfig& c) {
   std::vector<std::string> names;
-  for (int layer = 0; c.experts > 0 && layer < c.L; ++layer) names.push_back(router_name(c, layer));
+  for (const int layer : routed_layers(c)) names.push_back(router_name(c, layer));
   return names;
 }
 
+std::vector<int> routed_layers(const ModelConfig& c) {
+  std::vector<int> layers;
+  for (int i = 0; i < c.L; ++i)
+    if (has_experts(c, i)) layers.push_back(i);
+  return layers;
+}
+
+std::vector<int> delta_layers(const ModelConfig& c) {
+  std::vector<int> layers;
+  for (int i = 0; i < c.L; ++i)
+    if (has_delta_net(c, i)) layers.push_back(i);
+  return layers;
+}
+
+std::string delta_name(int layer, DeltaTensor which) {
+  constexpr std::string_view kNames[] = {"conv1d.weight", "A_log", "dt_bias"};
+  return fmt::format("model.layers.{}.linear_attn.{}", layer, kNames[static_cast<size_t>(which)]);
+}
+
+Shape delta_shape(const ModelConfig& c, DeltaTensor which) {
+  if (which == DeltaTensor::convolution) return {c.delta.channels(), 1, int64_t{c.delta.kernel}};
+  return {int64_t{c.delta.value_heads}};
+}
+
 Shape shape_of(const ModelConfig& c, LinearId id) {
-  const int64_t d = c.d, f = c.f, q = int64_t{c.h} * c.e, kv = int64_t{c.hk} * c.e, twice = c.kept_columns;
+  const int64_t d = c.d, q = int64_t{c.h} * c.e, kv = int64_t{c.hk} * c.e, twice = c.kept_columns,
+                f = id.layer >= 0 ? ffn_columns(c, id.layer) : c.f, shared = c.shared_f;
   switch (id.role) {
     case Role::q:
-      return {q, d + twice};
+      return {c.blocks.attention_gate ? 2 * q : q, d + twice};
     case Role::k:
     case Role::v:
       return {kv, d + twice};
@@ -87,9 +125,27 @@ Shape shape_of(const ModelConfig& c, LinearId id) {
       return {f, d + twice};
     case Role::down:
       return {d, f + twice};
-    default:
-      return {int64_t{c.v}, d};
+    case Role::delta_qkv:
+      return {c.delta.channels(), d};
+    case Role::delta_z:
+      return {c.delta.values(), d};
+    case Role::delta_out:
+      return {d, c.delta.values()};
+    case Role::delta_b:
+    case Role::delta_a:
+      return {int64_t{c.delta.value_heads}, d};
+    case Role::shared_gate:
+    case Role::shared_up:
+      return {shared, d};
+    case Role::shared_down:
+      return {d, shared};
+    case Role::shared_router:
+      return {1, d};
+    case Role::embedding:
+    case Role::head:
+      break;
   }
+  return {int64_t{c.v}, d};
 }
 
 int64_t elements_of(const ModelConfig& c, LinearId id) {

@@ -12,10 +12,12 @@
 
 namespace fidelio {
 
-// Returns every linear of a model in a fixed order: the embedding, q k v o gate up down of each layer (gate up down of
-// each of its experts), and the head unless tied. A router is not a linear here: it is small, makes choices, and stays
-// as it is.
+// Returns every linear of a model that may be quantised, in a fixed order: the embedding, those of each layer by its
+// stops (then those of each of its experts), and the head unless tied. A router is not a linear here: it is small, makes
+// choices, and stays as it is.
 std::vector<LinearId> linears_of(const ModelConfig& config);
+// Returns the linears that are never quantised, layer by layer: those of the fixed roles.
+std::vector<LinearId> fixed_linears_of(const ModelConfig& config);
 // Returns the linear that gives logits, which is the embedding where the two are tied.
 LinearId head_of(const ModelConfig& config);
 // Returns the linears of a layer's stop: one for each of its roles, or for each expert and role, those of an expert
@@ -30,8 +32,18 @@ int64_t elements_of(const ModelConfig& config, LinearId id);
 std::vector<std::pair<int, Norm>> norms_of(const ModelConfig& config);
 // Returns the number of values in a norm's weight: d, or for q and k the columns that are normed together.
 int64_t norm_size(const ModelConfig& config, Norm which);
-// Returns the tensor names of the routers of all layers. The list is empty for a model without experts.
+// Returns the layers whose MLP is a mixture of experts, and the tensor names of their routers.
+std::vector<int> routed_layers(const ModelConfig& config);
 std::vector<std::string> router_names(const ModelConfig& config);
+// A DeltaTensor is a tensor of a delta net that no linear reads: the convolution (channels, 1, kernel), the logarithm of
+// the decay's rate (value_heads), and the bias of its step (value_heads).
+enum class DeltaTensor : uint8_t { convolution, log_rate, step_bias };
+inline constexpr DeltaTensor kDeltaTensors[] = {DeltaTensor::convolution, DeltaTensor::log_rate,
+                                                DeltaTensor::step_bias};
+std::string delta_name(int layer, DeltaTensor which);
+Shape delta_shape(const ModelConfig& config, DeltaTensor which);
+// Returns the layers with a delta net.
+std::vector<int> delta_layers(const ModelConfig& config);
 // Returns the tensor in which a model with kept columns stores the order of the input's columns at a stop, for example
 // "model.layers.3.o.order".
 std::string order_name(int layer, const Stop& stop);

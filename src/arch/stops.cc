@@ -7,20 +7,32 @@
 namespace fidelio {
 namespace {
 
-constexpr Role kRoles[] = {Role::q, Role::k, Role::v, Role::o, Role::gate, Role::up, Role::down};
+constexpr Role kRoles[] = {Role::q,           Role::k,         Role::v,          Role::o,       Role::gate,
+                           Role::up,          Role::down,      Role::delta_qkv,  Role::delta_z, Role::delta_out,
+                           Role::shared_gate, Role::shared_up, Role::shared_down};
 constexpr std::span<const Role> kAll = kRoles;
 
-constexpr Stop kDense[] = {{"qkv", kAll.subspan(0, 3)},
-                           {"o", kAll.subspan(3, 1), true},
-                           {"gate_up", kAll.subspan(4, 2)},
-                           {"down", kAll.subspan(6, 1), true}};
-constexpr Stop kExperts[] = {
-    kDense[0], kDense[1], {"gate_up", kAll.subspan(4, 2), false, true}, {"down", kAll.subspan(6, 1), true, true}};
+constexpr Stop kQkv{"qkv", kAll.subspan(0, 3)}, kO{"o", kAll.subspan(3, 1), true};
+constexpr Stop kDeltaIn{"delta_in", kAll.subspan(7, 2)}, kDeltaOut{"delta_out", kAll.subspan(9, 1), true};
+constexpr Stop kGateUp{"gate_up", kAll.subspan(4, 2)}, kDown{"down", kAll.subspan(6, 1), true};
+constexpr Stop kRoutedGateUp{"gate_up", kAll.subspan(4, 2), false, true};
+constexpr Stop kRoutedDown{"down", kAll.subspan(6, 1), true, true};
+constexpr Stop kSharedGateUp{"shared_gate_up", kAll.subspan(10, 2)},
+    kSharedDown{"shared_down", kAll.subspan(12, 1), true};
+
+// The first of each pair has attention, the second a delta net.
+constexpr Stop kDense[2][4] = {{kQkv, kO, kGateUp, kDown}, {kDeltaIn, kDeltaOut, kGateUp, kDown}};
+constexpr Stop kExperts[2][4] = {{kQkv, kO, kRoutedGateUp, kRoutedDown},
+                                 {kDeltaIn, kDeltaOut, kRoutedGateUp, kRoutedDown}};
+constexpr Stop kShared[2][6] = {{kQkv, kO, kSharedGateUp, kSharedDown, kRoutedGateUp, kRoutedDown},
+                                {kDeltaIn, kDeltaOut, kSharedGateUp, kSharedDown, kRoutedGateUp, kRoutedDown}};
 
 }  // namespace
 
-std::span<const Stop> stops_of(const ModelConfig& config, int) {
-  return config.experts > 0 ? std::span(kExperts) : std::span(kDense);
+std::span<const Stop> stops_of(const ModelConfig& config, int layer) {
+  const size_t mixer = has_delta_net(config, layer) ? 1 : 0;
+  if (!has_experts(config, layer)) return kDense[mixer];
+  return config.shared_f > 0 ? std::span<const Stop>(kShared[mixer]) : std::span<const Stop>(kExperts[mixer]);
 }
 
 const Stop& stop_of(const ModelConfig& config, int layer, std::string_view name) {
@@ -42,10 +54,10 @@ std::string stop_name(int layer, const Stop& stop) { return fmt::format("layers.
 std::string stop_of(LinearId id) {
   if (id.layer < 0) return to_string(id);
   // A role has the same stop in every layer that has it.
-  const auto reads = [&](const Stop& stop) { return std::ranges::find(stop.roles, id.role) != stop.roles.end(); };
-  const auto stop = std::ranges::find_if(kDense, reads);
-  check(stop != std::end(kDense), "{} is no linear of a layer", name_of(id.role));
-  return stop_name(id.layer, *stop);
+  for (const auto& stops : kShared)
+    for (const Stop& stop : stops)
+      if (std::ranges::find(stop.roles, id.role) != stop.roles.end()) return stop_name(id.layer, stop);
+  throw Error("{} is no linear of a layer that is quantised", name_of(id.role));
 }
 
 }  // namespace fidelio

@@ -12,13 +12,22 @@ struct RoleName {
   Role role;
   std::string_view name, module;  // the module's name inside "model.layers.N."
 };
-constexpr std::array<RoleName, 7> kRoleNames = {{{Role::q, "q", "self_attn.q_proj"},
-                                                 {Role::k, "k", "self_attn.k_proj"},
-                                                 {Role::v, "v", "self_attn.v_proj"},
-                                                 {Role::o, "o", "self_attn.o_proj"},
-                                                 {Role::gate, "gate", "mlp.gate_proj"},
-                                                 {Role::up, "up", "mlp.up_proj"},
-                                                 {Role::down, "down", "mlp.down_proj"}}};
+constexpr std::array<RoleName, 16> kRoleNames = {{{Role::q, "q", "self_attn.q_proj"},
+                                                  {Role::k, "k", "self_attn.k_proj"},
+                                                  {Role::v, "v", "self_attn.v_proj"},
+                                                  {Role::o, "o", "self_attn.o_proj"},
+                                                  {Role::gate, "gate", "mlp.gate_proj"},
+                                                  {Role::up, "up", "mlp.up_proj"},
+                                                  {Role::down, "down", "mlp.down_proj"},
+                                                  {Role::delta_qkv, "delta_qkv", "linear_attn.in_proj_qkv"},
+                                                  {Role::delta_z, "delta_z", "linear_attn.in_proj_z"},
+                                                  {Role::delta_out, "delta_out", "linear_attn.out_proj"},
+                                                  {Role::shared_gate, "shared_gate", "mlp.shared_expert.gate_proj"},
+                                                  {Role::shared_up, "shared_up", "mlp.shared_expert.up_proj"},
+                                                  {Role::shared_down, "shared_down", "mlp.shared_expert.down_proj"},
+                                                  {Role::delta_b, "delta_b", "linear_attn.in_proj_b"},
+                                                  {Role::delta_a, "delta_a", "linear_attn.in_proj_a"},
+                                                  {Role::shared_router, "shared_router", "mlp.shared_expert_gate"}}};
 
 }  // namespace
 
@@ -56,14 +65,16 @@ LinearId parse_linear_id(std::string_view text) {
   std::string_view rest = text;
   const int layer = take_number(rest, "layers."), expert = take_number(rest, "experts.");
   for (const RoleName& row : kRoleNames) {
+    if (is_fixed(row.role)) continue;
     const LinearId id{layer, row.role, expert};
     const bool in_mlp = row.role == Role::gate || row.role == Role::up || row.role == Role::down;
     if (rest == row.name && layer >= 0 && (expert < 0 || in_mlp) && to_string(id) == text)
       return id;  // the comparison with `text` rejects leading zeros
   }
   throw Error(
-      "\"{}\" names no linear: expected layers.N.ROLE with ROLE one of q k v o gate up down, or embedding, or head "
-      "(of an expert layers.N.experts.M.ROLE)",
+      "\"{}\" names no linear: expected layers.N.ROLE with ROLE one of q k v o gate up down, delta_qkv "
+      "delta_z delta_out, shared_gate shared_up shared_down, or embedding, or head (of an expert "
+      "layers.N.experts.M.ROLE)",
       text);
 }
 
@@ -93,6 +104,8 @@ std::string norm_name(const ModelConfig& config, int layer, Norm norm) {
       return in_layer("self_attn.q_norm");
     case Norm::k:
       return in_layer("self_attn.k_norm");
+    case Norm::delta:
+      return in_layer("linear_attn.norm");
     case Norm::final:
       break;
   }
@@ -103,6 +116,7 @@ std::string router_name(const ModelConfig& c, int layer) {
   switch (c.blocks.experts) {
     case ExpertFiles::none:
     case ExpertFiles::each:
+    case ExpertFiles::joined:
       break;
     case ExpertFiles::lettered:
       return fmt::format("model.layers.{}.block_sparse_moe.gate.weight", layer);
@@ -120,6 +134,11 @@ FusedName expert_name(const ModelConfig& c, LinearId id) {
   if (c.blocks.experts == ExpertFiles::lettered) {
     const int letter = id.role == Role::gate ? 1 : id.role == Role::down ? 2 : 3;
     return {fmt::format("{}.experts.{}.w{}.weight", module, e, letter), 0, id.role == Role::down ? d : f};
+  }
+  if (c.blocks.experts == ExpertFiles::joined) {
+    const std::string experts = fmt::format("model.layers.{}.mlp.experts", id.layer);
+    if (id.role == Role::down) return {experts + ".down_proj", e * d, c.experts * d};
+    return {experts + ".gate_up_proj", 2 * e * f + (id.role == Role::up ? f : 0), 2 * c.experts * f};
   }
   if (c.blocks.experts != ExpertFiles::stacked) return {};
   if (id.role == Role::down) return {module + ".output_linear.weight", e * d, c.experts * d};

@@ -12,7 +12,32 @@
 
 namespace fidelio {
 
-enum class Role : uint8_t { q, k, v, o, gate, up, down, embedding, head };
+// These are the linears of attention, of an MLP or an expert, of a gated delta net and of a shared expert. delta_b,
+// delta_a and shared_router are small and decide much, so they stay as they are (is_fixed).
+enum class Role : uint8_t {
+  q,
+  k,
+  v,
+  o,
+  gate,
+  up,
+  down,
+  delta_qkv,
+  delta_z,
+  delta_out,
+  shared_gate,
+  shared_up,
+  shared_down,
+  delta_b,
+  delta_a,
+  shared_router,
+  embedding,
+  head
+};
+// Tells whether linears of this role are never quantised.
+constexpr bool is_fixed(Role role) {
+  return role == Role::delta_b || role == Role::delta_a || role == Role::shared_router;
+}
 std::string_view name_of(Role role);
 
 struct LinearId {
@@ -23,8 +48,9 @@ struct LinearId {
 };
 
 // Norm names the norms of a model. attn and mlp stand before the block of that name, post_attn and post_mlp act on
-// what the block adds to the stream, q and k act on queries and keys, and final stands before the head.
-enum class Norm : uint8_t { attn, mlp, post_attn, post_mlp, q, k, final };
+// what the block adds to the stream, q and k act on queries and keys, delta acts on the heads of a delta net's output, and
+// final stands before the head.
+enum class Norm : uint8_t { attn, mlp, post_attn, post_mlp, q, k, delta, final };
 
 std::string to_string(LinearId id);  // for example "layers.3.q", "layers.3.experts.5.gate", "embedding", "head"
 LinearId parse_linear_id(std::string_view text);  // the inverse; throws Error that tells how a name is formed

@@ -146,7 +146,10 @@ Checkpoint Checkpoint::open(ModelSource source) {
   check(declared.empty(), "{}: formats are given for linears the model does not have, {} first", folder,
         declared.empty() ? std::string() : to_string(declared.begin()->first));
   for (auto [layer, which] : norms_of(c.config_)) c.norm(layer, which);
-  for (int layer = 0; c.config_.experts > 0 && layer < c.config_.L; ++layer) c.router(layer);
+  for (const LinearId id : fixed_linears_of(c.config_)) c.linear(id);
+  for (const int layer : routed_layers(c.config_)) c.router(layer);
+  for (const int layer : delta_layers(c.config_))
+    for (const DeltaTensor which : kDeltaTensors) c.delta(layer, which);
   if (c.config_.kept_columns > 0) c.check_kept_columns();
   if (auto note = left_out(c.config_, *c.source_.tensors)) c.source_.notes.push_back(*std::move(note));
   if (has_dynamic_rope(c.config_))
@@ -172,7 +175,8 @@ OwnedTensor Checkpoint::dense(LinearId id) const {
   if (fused.weight.empty() || source_.tensors->contains(own)) return source_.tensors->get(own);
   OwnedTensor all = source_.tensors->get(stored_name(fused.weight));
   const Shape shape = shape_of(config_, id), stored = all.view.shape;
-  const bool stacked = id.expert >= 0 && config_.blocks.experts == ExpertFiles::stacked;
+  const bool stacked = id.expert >= 0 && (config_.blocks.experts == ExpertFiles::stacked ||
+                                          config_.blocks.experts == ExpertFiles::joined);
   const Shape expected =
       stacked ? Shape{config_.experts, fused.rows / config_.experts, shape[1]} : Shape{fused.rows, shape[1]};
   check(stored == expected, "{} has shape {}, expected {}", fused.weight, to_string(stored), to_string(expected));
@@ -182,6 +186,7 @@ OwnedTensor Checkpoint::dense(LinearId id) const {
 }
 
 FormatSpec Checkpoint::format(LinearId id) const {
+  if (is_fixed(id.role)) return dense_spec(dense(id).view.dtype, weight_name(id));
   const auto found = formats_.find(id);
   check(found != formats_.end(), "{} has no linear {}", folder(), to_string(id));
   return found->second;
@@ -228,6 +233,16 @@ std::vector<float> Checkpoint::norm(int layer, Norm which) const {
   convert_to_float(t.view, values);
   if (config_.blocks.norm_plus_one)
     for (float& value : values) value += 1;
+  return values;
+}
+
+std::vector<float> Checkpoint::delta(int layer, DeltaTensor which) const {
+  const std::string name = delta_name(layer, which);
+  const OwnedTensor t = tensor(name);
+  const Shape expected = delta_shape(config_, which);
+  check(t.view.shape == expected, "{} has shape {}, expected {}", name, to_string(t.view.shape), to_string(expected));
+  std::vector<float> values(static_cast<size_t>(t.view.elements()));
+  convert_to_float(t.view, values);
   return values;
 }
 
@@ -290,7 +305,10 @@ int64_t Checkpoint::parameters() const {
   for (LinearId id : linears_of(config_))
     n += elements_of(config_, id) + (has_bias(config_, id.role) ? shape_of(config_, id)[0] : 0);
   for (auto [layer, which] : norms_of(config_)) n += norm_size(config_, which);
-  if (config_.experts > 0) n += int64_t{config_.L} * config_.experts * config_.d;
+  n += std::ssize(routed_layers(config_)) * config_.experts * config_.d;
+  for (const LinearId id : fixed_linears_of(config_)) n += elements_of(config_, id);
+  for (const DeltaTensor which : kDeltaTensors)
+    n += std::ssize(delta_layers(config_)) * delta_shape(config_, which).elements();
   return n;
 }
 

@@ -27,6 +27,7 @@
 #include "step/gate.h"
 #include "step/reading.h"
 #include "step/routes.h"
+#include "step/state.h"
 
 namespace fidelio {
 
@@ -39,7 +40,8 @@ concept Backend = requires(B b, const LinearWeight& weight, const typename B::Li
                            typename B::Matrix& matrix, const typename B::Matrix& input, typename B::Acts acts,
                            typename B::KvCache& cache, const Batch& batch, std::span<const float> host,
                            std::span<float> host_out, const AttentionShape& attention, const Hadamard& hadamard,
-                           const typename B::Order& order, const typename B::TokenSet& tokens, const Routes& routes) {
+                           const typename B::Order& order, const typename B::TokenSet& tokens, const Routes& routes,
+                           typename B::States& states) {
   // --- memory
   // allocate(rows, columns) makes a matrix.
   { b.allocate(int64_t{1}, int64_t{1}) } -> std::same_as<typename B::Matrix>;
@@ -50,6 +52,8 @@ concept Backend = requires(B b, const LinearWeight& weight, const typename B::Li
   { b.pack(weight, 0) } -> std::same_as<typename B::Linear>;
   // allocate_cache(attention, pages, format) makes a cache for keys and values.
   { b.allocate_cache(attention, int64_t{1}, KvFormat::f16) } -> std::same_as<typename B::KvCache>;
+  // allocate_states(shape, slots) makes slots for the states of sequences.
+  { b.allocate_states(StateShape(), int64_t{1}) } -> std::same_as<typename B::States>;
   // reserve(rows, columns, context) makes scratch for batches of up to `rows` rows, inputs of up to `columns` columns,
   // and positions below `context`.
   b.reserve(int64_t{1}, int64_t{1}, int64_t{1});
@@ -90,8 +94,21 @@ concept Backend = requires(B b, const LinearWeight& weight, const typename B::Li
   b.rope_append(matrix, matrix, input, &input, &input, cache, 0);
   // attend(q, cache, layer): softmax(q k / sqrt(e)) v, causal, with h / hk heads sharing a kv head.
   { b.attend(input, cache, 0) } -> std::same_as<typename B::Acts>;
-  // gated(gate, up, function, rows): function(gate) * up, for the first rows.
+  // split_gate(x, q, gate): q = the first e columns of each head of x (n, h, 2, e), and gate = the others.
+  // gate_heads(a, gate): the newest Acts times sigmoid(gate).
+  b.split_gate(input, matrix, matrix);
+  { b.gate_heads(acts, input) } -> std::same_as<typename B::Acts>;
+  // gated(gate, up, function, rows): function(gate) * up, for the first rows; the function is silu or gelu_tanh.
   { b.gated(input, input, Gate::silu, int64_t{1}) } -> std::same_as<typename B::Acts>;
+
+  // --- a gated delta net (op::Convolve, op::DeltaRule and op::GatedNorm in step/program.h). Both of the first two read
+  // and keep their part of the layer's states as the batch says.
+  // convolve(x, weight, y, states, layer): y = silu(x convolved with the weight (channels, kernel)).
+  b.convolve(input, input, matrix, states, 0);
+  // delta_rule(x, b, a, decay, y, states, layer): decay (2, heads) is -e^log_rate and the step's bias.
+  b.delta_rule(input, input, input, input, matrix, states, 0);
+  // gated_norm(x, gate, weight, eps, function): rmsnorm(x) by head, * weight * function(gate).
+  { b.gated_norm(input, input, input, 1e-6f, Gate::silu) } -> std::same_as<typename B::Acts>;
 
   // --- a mixture of experts
   // experts(weights) joins one matrix of each of a layer's experts. The matrices must outlive it.
@@ -113,6 +130,9 @@ concept Backend = requires(B b, const LinearWeight& weight, const typename B::Li
   b.linear_routed(acts, std::span<const RoutedProduct<typename B::Experts, typename B::Matrix>>{});
   // add_routed(y, x): x (n, d) += the sum of each row's slots of y (n k, d), times their shares.
   b.add_routed(input, matrix);
+
+  // add_shared(y, gate, x): x += sigmoid(gate) * y, where gate (n, 1).
+  b.add_shared(input, input, matrix);
 
   // --- other forms of an input turn(a, hadamard, signs) multiplies every row of the newest Acts by a Hadamard
   // matrix. `signs` are the entries +1 and -1 of the matrix's core (core, core), and are empty if the core is 1.

@@ -21,6 +21,22 @@ void check_batch(const Batch& batch, const ModelConfig& config, const RunnerOpti
   }
 }
 
+void check_states(const Batch& batch, const StateShape& shape, int64_t slots) {
+  const auto in_range = [&](int32_t slot) {
+    check(slot < slots, "slot {} for a state, of {} that the runner has", slot, slots);
+  };
+  for (const Segment& s : batch.segments) {
+    in_range(s.state);
+    check((s.state >= 0) == (shape.layers > 0 && s.position > 0),
+          "a segment at position {} begins from slot {}, and its model keeps {}", s.position, s.state,
+          shape.layers > 0 ? "states" : "no states");
+  }
+  for (const KeptState& kept : batch.kept) {
+    check(kept.slot >= 0, "a state is to be kept in slot {}", kept.slot);
+    in_range(kept.slot);
+  }
+}
+
 bool has_both_kinds(const Batch& batch) {
   for (const Segment& s : batch.segments)
     if (s.kind != batch.segments[0].kind) return true;
@@ -45,6 +61,10 @@ void take_kind(const Batch& whole, RowKind kind, BatchPart& part) {
     const auto first_row = static_cast<int32_t>(part.batch.ids.size());
     part.batch.append(std::span(whole.ids).subspan(static_cast<size_t>(s.first_row), static_cast<size_t>(s.rows)),
                       s.position, whole.pages_of(s), 0, kind);
+    part.batch.begin_from(s.state);
+    for (const KeptState& kept : whole.kept)
+      if (kept.row >= s.first_row && kept.row < s.first_row + s.rows)
+        part.batch.keep_state(kept.row - s.first_row, kept.slot);
     for (size_t i = 0; i < whole.logit_rows.size(); ++i) {
       const int32_t row = whole.logit_rows[i] - s.first_row;
       if (row < 0 || row >= s.rows) continue;

@@ -12,6 +12,10 @@ namespace fidelio {
 // do not exist.
 void check_batch(const Batch& batch, const ModelConfig& config, const RunnerOptions& options, int64_t cache_pages);
 
+// Throws Error if the slots that the batch names are not there, or if a segment does not begin from a slot although its
+// model keeps a state. `slots` is how many there are.
+void check_states(const Batch& batch, const StateShape& shape, int64_t slots);
+
 bool has_both_kinds(const Batch& batch);
 
 // A BatchPart is the rows of one kind. rules() picks the rules of its logit rows from those of the whole batch, and

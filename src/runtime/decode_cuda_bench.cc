@@ -107,6 +107,7 @@ struct Memory {
   Cuda& b;
   ValueMemory<Cuda> values;
   Cuda::KvCache cache;
+  Cuda::States states;
 
   Memory(Cuda& b, int64_t rows, int64_t logit_rows, int64_t pages, int64_t context, KvFormat kv) : b(b) {
     allocate_values(b, program(), rows, logit_rows, values);
@@ -114,7 +115,7 @@ struct Memory {
     b.reserve(rows, kF, context);
   }
   std::unique_ptr<Executor<Cuda>> executor(Model& model) {
-    auto made = std::make_unique<Executor<Cuda>>(b, program(), model.weights, values, cache);
+    auto made = std::make_unique<Executor<Cuda>>(b, program(), model.weights, values, cache, states);
     made->find_values();
     return made;
   }

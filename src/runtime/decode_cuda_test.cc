@@ -75,7 +75,7 @@ class CudaDecodeTest : public ::testing::TestWithParam<Plan> {
     allocate_values(b, program_, kRows, kRows, values_);
     cache_ = b.allocate_cache(program_.attention, 3 * kPages, p.kv);
     b.reserve(kRows, std::max({p.d, p.f, p.h * p.e}), config_.max_positions);
-    executor_ = std::make_unique<Executor<Cuda>>(b, program_, *weights_, values_, cache_);
+    executor_ = std::make_unique<Executor<Cuda>>(b, program_, *weights_, values_, cache_, states_);
     executor_->find_values();
   }
   const std::string& format_of(Role role) const {
@@ -122,6 +122,7 @@ class CudaDecodeTest : public ::testing::TestWithParam<Plan> {
   std::unique_ptr<Weights<Cuda>> weights_;
   ValueMemory<Cuda> values_;
   Cuda::KvCache cache_;
+  Cuda::States states_;
   std::unique_ptr<Executor<Cuda>> executor_;
 };
 

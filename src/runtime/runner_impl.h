@@ -17,8 +17,8 @@ class RunnerImpl : public Runner {
  public:
   // `sibling` is a runner of the same checkpoint on the same device, whose packed weights are shared.
   RunnerImpl(B backend, const Checkpoint& checkpoint, const RunnerOptions& options, const Runner* sibling = nullptr)
-      : RunnerImpl(std::make_shared<RunnerMemory<B>>(RunnerMemory<B>{std::move(backend), {}, {}}), checkpoint, options,
-                   sibling) {
+      : RunnerImpl(std::make_shared<RunnerMemory<B>>(RunnerMemory<B>{std::move(backend), {}, {}, {}}), checkpoint,
+                   options, sibling) {
     allocate_memory();
   }
 
@@ -26,8 +26,10 @@ class RunnerImpl : public Runner {
   const Program& program() const override { return program_; }
   const RunnerOptions& options() const override { return options_; }
   int64_t cache_bytes() const override { return cache_.bytes(); }
+  int64_t state_slots() const override { return program_.state.layers == 0 ? 0 : options_.state_slots; }
+  int64_t state_bytes() const override { return state_slots() * program_.state.floats() * int64_t{sizeof(float)}; }
   int64_t cache_pages() const override { return PageTable::pages_for(options_.cache_tokens); }
-  bool kinds_agree() const override { return !B::kOneKindAStep; }
+  bool kinds_agree() const override { return !B::kOneKindAStep && program_.state.layers == 0; }
   std::unique_ptr<Runner> make_draft(const Checkpoint& checkpoint) override {
     check_same_shapes(checkpoint.config(), config_);
     RunnerOptions options = options_;
@@ -65,6 +67,7 @@ class RunnerImpl : public Runner {
 
   void begin(const Batch& batch, Reading reading) override {
     check_batch(batch, config_, options_, cache_pages());
+    check_states(batch, program_.state, state_slots());
     check_short_head(reading);
     for (; !stale_.empty(); stale_.pop_back()) collect_experts(b_, program_, stale_.back(), weights_);
     executor_.begin(batch.rows(), reading.short_head);
@@ -163,7 +166,7 @@ class RunnerImpl : public Runner {
         program_(build_program(config_, options_.context)),
         weights_(program_),
         cache_(memory_->cache),
-        executor_(b_, program_, weights_, memory_->values, cache_) {
+        executor_(b_, program_, weights_, memory_->values, cache_, memory_->states) {
     if (sibling)
       for (LinearId id : program_.linears) set_linear(id, sibling->linear(id));
     else
@@ -225,6 +228,8 @@ class RunnerImpl : public Runner {
     // The file's pages of a matrix are resident while it is packed, so the two largest go first, when memory is
     // emptiest.
     std::vector<LinearId> order = linears_of(config_);
+    const std::vector<LinearId> fixed = fixed_linears_of(config_);
+    order.insert(order.end(), fixed.begin(), fixed.end());
     std::stable_partition(order.begin(), order.end(),
                           [](LinearId id) { return id.role == Role::embedding || id.role == Role::head; });
     for (LinearId id : order) {
@@ -239,6 +244,7 @@ class RunnerImpl : public Runner {
     allocate_values(b_, program_, options_.max_rows, options_.max_logit_rows, memory_->values);
     executor_.find_values();
     cache_ = b_.allocate_cache(program_.attention, cache_pages(), options_.kv);
+    memory_->states = b_.allocate_states(program_.state, state_slots());
     int64_t widest = 0, slots = 1;  // the widest input of a product, and the slots of a row
     for (const Value& v : program_.values) {
       if (v.rows == Rows::slots) slots = program_.routing.per_row;

@@ -10,6 +10,7 @@ struct RunnerMemory {
   B backend;
   ValueMemory<B> values;
   typename B::KvCache cache;
+  typename B::States states;
   uint64_t versions = 0;  // the last number given to a set of weights; a backend finds recorded steps by them
   size_t collected = 0;   // how many choices of steps that follow from each other the host knows
 };

@@ -28,6 +28,15 @@ struct Segment {
   // These are a range of Batch::pages; page p of the sequence holds positions [p, p + 1) * kPageTokens.
   int32_t first_page, pages;
   RowKind kind;
+  // In a model that keeps a state (step/state.h), this is the slot with the state before the first row. -1 is the state
+  // of a sequence that begins.
+  int32_t state = -1;
+};
+
+// After a row of the batch, the state of its sequence goes to a slot.
+struct KeptState {
+  int32_t row, slot;
+  bool operator==(const KeptState&) const = default;
 };
 
 // A batch that is cleared and filled again keeps its memory.
@@ -36,12 +45,15 @@ struct Batch {
   std::vector<int32_t> pages;       // the page lists of all segments, one after the other
   std::vector<int32_t> logit_rows;  // the rows whose logits are wanted
   std::vector<Segment> segments;    // in the order of their rows
+  // These are in the order of their rows. No slot is in it twice, and a slot that a segment begins from may only be
+  // written by rows of that segment.
+  std::vector<KeptState> kept;
 
   int64_t rows() const { return static_cast<int64_t>(ids.size()); }
   std::span<const int32_t> pages_of(const Segment& s) const {
     return std::span(pages).subspan(static_cast<size_t>(s.first_page), static_cast<size_t>(s.pages));
   }
-  void clear() { ids.clear(), pages.clear(), logit_rows.clear(), segments.clear(); }
+  void clear() { ids.clear(), pages.clear(), logit_rows.clear(), segments.clear(), kept.clear(); }
   // Appends rows for `tokens`, the first of which stands at `position`; the last `wanted_logits` of them give logits.
   void append(std::span<const int32_t> tokens, int64_t position, std::span<const int32_t> own_pages,
               int64_t wanted_logits, RowKind kind) {
@@ -51,6 +63,12 @@ struct Batch {
     ids.insert(ids.end(), tokens.begin(), tokens.end());
     pages.insert(pages.end(), own_pages.begin(), own_pages.end());
     for (int64_t i = count - wanted_logits; i < count; ++i) logit_rows.push_back(row + static_cast<int32_t>(i));
+  }
+  // These say of the segment that was appended last which slot it begins from, and which slot its state goes to after
+  // its row `row`, counted from its first. Rows must be kept in ascending order.
+  void begin_from(int32_t slot) { segments.back().state = slot; }
+  void keep_state(int64_t row, int32_t slot) {
+    kept.push_back({segments.back().first_row + static_cast<int32_t>(row), slot});
   }
 };
 

@@ -13,8 +13,12 @@ class Builder {
  public:
   Builder(const ModelConfig& config, int64_t context) : c_(config), scalars_(scalars_of(config)) {
     p_.linears = linears_of(c_);
+    const std::vector<LinearId> fixed = fixed_linears_of(c_);
+    p_.linears.insert(p_.linears.end(), fixed.begin(), fixed.end());
     if (c_.tie_embeddings) p_.linears.push_back({-1, Role::head});
     p_.attention = attention_shape(c_, context);
+    p_.deltas = delta_layers(c_);
+    p_.state = state_shape(c_);
     p_.routing = {c_.experts, c_.experts_per_row, c_.renormalised};
     if (c_.rotated) p_.hadamards = {heads_turn(c_), gated_turn(c_)};
   }
@@ -24,8 +28,8 @@ class Builder {
     p_.embedding = ops([&] { add(op::Embed{p_.stream, linear({-1, Role::embedding}), scalars_.embedding}); });
     for (layer_ = 0; layer_ < c_.L; ++layer_)
       p_.layers.push_back(ops([&] {
-        attention();
-        c_.experts > 0 ? experts() : mlp();
+        has_delta_net(c_, layer_) ? delta_net() : attention();
+        has_experts(c_, layer_) ? experts() : mlp();
       }));
     p_.logits = value("logits", Rows::logits, c_.v);
     p_.head_weight = linear({-1, Role::head});
@@ -111,6 +115,20 @@ class Builder {
     p_.taps.back().end = next();
   }
 
+  // Attention's output, times the sigmoid of a gate where the family has one.
+  ValueId attended(ValueId q, ValueId gate, int layer) {
+    const int64_t width = int64_t{c_.h} * c_.e;
+    const ValueId heads = prepared("heads", width);
+    if (!c_.blocks.attention_gate) {
+      add(op::Attend{q, heads, layer});
+      return heads;
+    }
+    const ValueId plain = prepared("attended", width);
+    add(op::Attend{q, plain, layer});
+    add(op::GateHeads{plain, gate, heads});
+    return heads;
+  }
+
   void attention() {
     const int32_t block = next();
     const int64_t width = int64_t{c_.h} * c_.e, kv_width = int64_t{c_.hk} * c_.e;
@@ -118,10 +136,14 @@ class Builder {
                   v = value("v", Rows::stream, kv_width);
     const ValueId input = ordered(block_input(Norm::attn), "qkv");
     tap("qkv", input, block);
-    add(op::Product{input,
-                    {{linear({layer_, Role::q}), q}, {linear({layer_, Role::k}), k}, {linear({layer_, Role::v}), v}}});
+    const bool gated = c_.blocks.attention_gate;
+    const ValueId both = gated ? value("q_gate", Rows::stream, 2 * width) : q,
+                  gate = gated ? value("attention_gate", Rows::stream, width) : -1;
+    add(op::Product{
+        input, {{linear({layer_, Role::q}), both}, {linear({layer_, Role::k}), k}, {linear({layer_, Role::v}), v}}});
+    if (gated) add(op::SplitGate{both, q, gate});
     op::Heads heads{q, k, v};
-    heads.layer = layer_;
+    heads.layer = attention_layers_++;
     if (c_.blocks.qk_norm == QkNorm::width) {
       add(op::Norm{q, q, norm(Norm::q), p_.attention.norm_eps});
       add(op::Norm{k, k, norm(Norm::k), p_.attention.norm_eps});
@@ -130,22 +152,50 @@ class Builder {
       heads.k_norm = norm(Norm::k);
     }
     add(heads);
-    const ValueId attended = prepared("heads", width);
-    add(op::Attend{q, attended, layer_});
-    const ValueId output = ordered(turned(attended, 0), "o");
+    const ValueId output = ordered(turned(attended(q, gate, heads.layer), 0), "o");
     tap("o", output, block, q);
     add_branch(output, Role::o, Norm::post_attn);
+  }
+
+  void delta_net() {
+    check(
+        c_.blocks.norm_before && !c_.blocks.norm_after && !c_.rotated && c_.kept_columns == 0,
+        "layers with a delta net are norm, delta net, add; a model with other norms, or rotated, or with columns kept "
+        "in 8 bits, has no program yet");
+    const DeltaNet& delta = c_.delta;
+    const int32_t block = next();
+    const ValueId qkv = value("delta_qkv", Rows::stream, delta.channels()),
+                  z = value("delta_z", Rows::stream, delta.values()),
+                  b = value("delta_b", Rows::stream, delta.value_heads),
+                  a = value("delta_a", Rows::stream, delta.value_heads),
+                  convolved = value("convolved", Rows::stream, delta.channels()),
+                  read = value("delta_read", Rows::stream, delta.values()), heads = prepared("delta", delta.values());
+    const ValueId input = block_input(Norm::attn);
+    const int index = delta_layers_++;
+    tap("delta_in", input, block);
+    add(op::Product{input,
+                    {{linear({layer_, Role::delta_qkv}), qkv},
+                     {linear({layer_, Role::delta_z}), z},
+                     {linear({layer_, Role::delta_b}), b},
+                     {linear({layer_, Role::delta_a}), a}}});
+    add(op::Convolve{qkv, convolved, index});
+    add(op::DeltaRule{convolved, b, a, read, index});
+    add(op::GatedNorm{read, z, heads, norm(Norm::delta), c_.rms_eps,
+                      delta.gate == Activation::sigmoid ? Gate::sigmoid : Gate::silu});
+    tap("delta_out", heads, block, z);
+    add_branch(heads, Role::delta_out, Norm::post_attn);
   }
 
   Gate gate_function() const { return c_.blocks.activation == Activation::silu ? Gate::silu : Gate::gelu_tanh; }
 
   void mlp() {
     const int32_t block = next();
-    const ValueId gate = value("gate", Rows::stream, c_.f), up = value("up", Rows::stream, c_.f);
+    const int64_t f = ffn_columns(c_, layer_);
+    const ValueId gate = value("gate", Rows::stream, f), up = value("up", Rows::stream, f);
     const ValueId input = ordered(block_input(Norm::mlp), "gate_up");
     tap("gate_up", input, block);
     add(op::Product{input, {{linear({layer_, Role::gate}), gate}, {linear({layer_, Role::up}), up}}});
-    const ValueId gated = prepared("gated", c_.f);
+    const ValueId gated = prepared("gated", f);
     add(op::Gated{gate, up, gated, gate_function()});
     const ValueId output = ordered(turned(gated, 1), "down");
     tap("down", output, block, gate);
@@ -162,6 +212,7 @@ class Builder {
                   gated = prepared("gated", c_.f, Rows::slots), given = value("given", Rows::slots, c_.d);
     const ExpertsId gates = experts_of(Role::gate), ups = experts_of(Role::up), downs = experts_of(Role::down);
     add(op::Norm{p_.stream, normed, norm(Norm::mlp), scalars_.eps});
+    if (c_.shared_f > 0) shared_expert(normed, block);
     p_.routers.push_back(layer_);
     add(op::Route{normed, value("routing", Rows::stream, c_.experts), last(p_.routers), {gates, ups, downs}});
     tap("gate_up", normed, block);
@@ -171,6 +222,23 @@ class Builder {
     tap("down", gated, block, gate);
     add(op::RoutedProduct{gated, {{downs, given}}});
     add(op::Combine{given, p_.stream});
+    p_.taps.back().end = next();
+  }
+
+  // The expert that every row passes, under the sigmoid of a gate of its own.
+  void shared_expert(ValueId normed, int32_t block) {
+    const ValueId gate = value("shared_gate", Rows::stream, c_.shared_f),
+                  up = value("shared_up", Rows::stream, c_.shared_f), gated = prepared("shared", c_.shared_f),
+                  share = value("share", Rows::stream, 1), given = value("shared_given", Rows::stream, c_.d);
+    tap("shared_gate_up", normed, block);
+    add(op::Product{normed,
+                    {{linear({layer_, Role::shared_gate}), gate},
+                     {linear({layer_, Role::shared_up}), up},
+                     {linear({layer_, Role::shared_router}), share}}});
+    add(op::Gated{gate, up, gated, gate_function()});
+    tap("shared_down", gated, block, gate);
+    add(op::Product{gated, {{linear({layer_, Role::shared_down}), given}}});
+    add(op::AddShared{given, share, p_.stream});
     p_.taps.back().end = next();
   }
 
@@ -184,7 +252,7 @@ class Builder {
   const ModelConfig& c_;
   const Scalars scalars_;
   Program p_;
-  int layer_ = 0;
+  int layer_ = 0, attention_layers_ = 0, delta_layers_ = 0;  // the layer, and how many of each mixer came before
   NormId final_norm_ = -1;
 };
 

@@ -10,8 +10,11 @@ namespace fidelio {
 // of LongRoPE once for all sequences.
 Program build_program(const ModelConfig& config, int64_t context);
 
-// Returns the numbers of a model's attention. `context` is as for build_program.
+// Returns the numbers of a model's attention, and of the layers that have it. `context` is as for build_program.
 AttentionShape attention_shape(const ModelConfig& config, int64_t context);
+
+// Returns the shape of what a sequence of this model keeps besides keys and values.
+StateShape state_shape(const ModelConfig& config);
 
 // Returns the factor on q that gives scores the model's scale. It is 1 where scores are divided by sqrt(e) as usual.
 float query_scale(const ModelConfig& config);

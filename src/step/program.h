@@ -26,6 +26,7 @@
 #include "step/attention.h"
 #include "step/gate.h"
 #include "step/routes.h"
+#include "step/state.h"
 
 namespace fidelio {
 
@@ -81,11 +82,42 @@ struct Product {  // to = W from + bias for each output; with `adds`, to += W fr
 struct Heads {
   ValueId q, k, v;
   NormId q_norm = -1, k_norm = -1;
-  int layer = 0;
+  int layer = 0;  // an index into AttentionShape::layers, which are the layers with attention
 };
 struct Attend {  // to = softmax(q k / sqrt(e)) v, causal, over the layer's cache and within its window
   ValueId q, to;
-  int layer;
+  int layer;  // as Heads::layer
+};
+struct GateHeads {  // to = from * sigmoid(gate)
+  ValueId from, gate, to;
+};
+struct SplitGate {  // by head of from (n, h, 2, e): to = its first e columns, gate = the others
+  ValueId from, to, gate;
+};
+// to = silu(the convolution of each column of `from` over the sequence's positions), whose newest inputs are part of
+// the state: to[t] = sum_i w[i] from[t - kernel + 1 + i], with zeros before the sequence.
+struct Convolve {
+  ValueId from, to;
+  int delta;  // an index into Program::deltas
+};
+// The gated delta rule (Yang et al., arXiv 2412.06464). The columns of `from` are q and k of all key heads, then v of
+// all value heads. For each value head, whose state S is (key_dim, value_dim), and with q and k of its key head divided
+// by their norms, as x / sqrt(sum x^2 + 1e-6), and q by sqrt(key_dim) besides:
+//
+//   S = e^decay S,  decay = -e^log_rate log(1 + e^(a + step_bias))
+//   S = S + k (sigmoid(b) (v - k S)),  to = q S
+struct DeltaRule {
+  ValueId from, b, a, to;
+  int delta;
+};
+struct GatedNorm {  // to = rmsnorm(from) * weight * function(gate), by head of value_dim columns
+  ValueId from, gate, to;
+  NormId weight;
+  float eps;
+  Gate function;
+};
+struct AddShared {  // to += sigmoid(gate) * from, where gate has one column
+  ValueId from, gate, to;
 };
 struct Gated {  // to = function(gate) * up
   ValueId gate, up, to;
@@ -124,7 +156,8 @@ struct Spread {  // to = the logits of a draft's vocabulary at their tokens, -in
 
 }  // namespace op
 
-using Op = std::variant<op::Embed, op::Norm, op::AddNorm, op::Product, op::Heads, op::Attend, op::Gated, op::Turn,
+using Op = std::variant<op::Embed, op::Norm, op::AddNorm, op::Product, op::Heads, op::Attend, op::GateHeads,
+                        op::SplitGate, op::Convolve, op::DeltaRule, op::GatedNorm, op::AddShared, op::Gated, op::Turn,
                         op::Reorder, op::Route, op::Take, op::RoutedProduct, op::Combine, op::Spread>;
 
 // An OpRange is the consecutive operations [first, last) of a program.
@@ -164,16 +197,18 @@ struct Program {
   std::vector<OpRange> layers;  // (L)
   std::vector<Tap> taps;        // by layer, in the order of its stops
 
-  // These are all linears of the model, in the order of linears_of(). A head that is tied to the embedding comes
-  // last: it has the embedding's weight unless somebody gives it another.
+  // These are all linears of the model, in the order of linears_of(), and then those of fixed_linears_of(). A head that
+  // is tied to the embedding comes last: it has the embedding's weight unless somebody gives it another.
   std::vector<LinearId> linears;
   std::vector<NormWeight> norms;
   std::vector<LayerExperts> experts;
   std::vector<int> routers;  // their layers
+  std::vector<int> deltas;   // the layers with a delta net, whose states have the same order
   std::vector<OrderOf> orders;
   std::vector<Hadamard> hadamards;
   RoutingRule routing;
   AttentionShape attention;
+  StateShape state;  // what a sequence keeps besides keys and values
 
   ValueId stream = -1, logits = -1, draft_logits = -1;
   WeightId head_weight = -1;  // the linear that gives logits

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "arch/model_weights.h"
 #include "core/error.h"
 #include "step/build.h"
 
@@ -22,6 +23,11 @@ void check_same_shapes(const ModelConfig& draft, const ModelConfig& model) {
   same("key and value heads", draft.hk, model.hk);
   same("head dimensions", draft.e, model.e);
   same("tokens", draft.v, model.v);
+  same("ffn dimensions of a shared expert", draft.shared_f, model.shared_f);
+  same("ffn dimensions of layers without experts", draft.dense_f, model.dense_f);
+  check(
+      state_shape(draft) == state_shape(model),
+      "the layers of the draft keep other states than those of the model: a draft is the same model in another format");
   same("experts", draft.experts, model.experts);
   same("experts a row", draft.experts_per_row, model.experts_per_row);
   check(draft.rotated == model.rotated,
@@ -44,6 +50,7 @@ AttentionShape attention_shape(const ModelConfig& c, int64_t context) {
   std::vector<RopeUse> uses;  // the kind of each rotation so far
   for (int i = 0; i < c.L; ++i) {
     const LayerKind kind = kind_of(c, i);
+    if (kind.mixer != Mixer::attention) continue;
     const auto found = std::find(uses.begin(), uses.end(), kind.rope);
     shape.layers.push_back({kind.window, static_cast<int>(found - uses.begin())});
     if (found != uses.end()) continue;
@@ -55,6 +62,18 @@ AttentionShape attention_shape(const ModelConfig& c, int64_t context) {
                               static_cast<float>(rope.attention_factor)};
   }
   return shape;
+}
+
+StateShape state_shape(const ModelConfig& c) {
+  const DeltaNet& delta = c.delta;
+  const auto layers = static_cast<int>(delta_layers(c).size());
+  if (layers == 0) return {};
+  return {.layers = layers,
+          .heads = delta.value_heads,
+          .key_dim = delta.key_dim,
+          .value_dim = delta.value_dim,
+          .rows = delta.kernel - 1,
+          .channels = delta.channels()};
 }
 
 Hadamard heads_turn(const ModelConfig& c) { return hadamard_for(c.h, c.e); }

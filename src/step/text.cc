@@ -9,8 +9,13 @@ namespace {
 
 std::string_view name_of(Norm norm) {
   constexpr std::string_view kNames[] = {"attn_norm", "mlp_norm", "post_attn_norm", "post_mlp_norm",
-                                         "q_norm",    "k_norm",   "final_norm"};
+                                         "q_norm",    "k_norm",   "delta_norm",     "final_norm"};
   return kNames[static_cast<size_t>(norm)];
+}
+
+std::string_view name_of(Gate gate) {
+  constexpr std::string_view kNames[] = {"silu", "gelu_tanh", "sigmoid"};
+  return kNames[static_cast<size_t>(gate)];
 }
 
 class Writer {
@@ -24,6 +29,7 @@ class Writer {
                            v.prepared ? ", prepared" : "");
     }
     heads();
+    state();
     part("embedding", p_.embedding);
     for (size_t layer = 0; layer < p_.layers.size(); ++layer) part(fmt::format("layer {}", layer), p_.layers[layer]);
     part("head", p_.head);
@@ -46,6 +52,12 @@ class Writer {
       if (!frequencies.empty()) text_ += fmt::format(", from {} to {}", frequencies.front(), frequencies.back());
       text_ += scale == 1 ? "\n" : fmt::format(", scale {}\n", scale);
     }
+  }
+  void state() {
+    const StateShape& s = p_.state;
+    if (s.layers == 0) return;
+    text_ += fmt::format("state of {} layers: {} matrices of {} x {}, {} rows of {} inputs\n", s.layers, s.heads,
+                         s.key_dim, s.value_dim, s.rows, s.channels);
   }
   void part(const std::string& name, OpRange range) {
     text_ += name + "\n";
@@ -100,9 +112,29 @@ class Writer {
     return fmt::format("attend    {} <- {}, cache {}{}", value(o.to), value(o.q), o.layer,
                        window == 0 ? "" : fmt::format(", window {}", window));
   }
+  std::string describe(const op::GateHeads& o) const {
+    return fmt::format("gate      {} <- {} {}", value(o.to), value(o.from), value(o.gate));
+  }
+  std::string describe(const op::SplitGate& o) const {
+    return fmt::format("split     {} {} <- {}", value(o.to), value(o.gate), value(o.from));
+  }
+  std::string describe(const op::Convolve& o) const {
+    return fmt::format("convolve  {} <- {}, layers.{}.convolution, state {}", value(o.to), value(o.from),
+                       p_.deltas[static_cast<size_t>(o.delta)], o.delta);
+  }
+  std::string describe(const op::DeltaRule& o) const {
+    return fmt::format("delta     {} <- {} {} {}, layers.{}.decay, state {}", value(o.to), value(o.from), value(o.b),
+                       value(o.a), p_.deltas[static_cast<size_t>(o.delta)], o.delta);
+  }
+  std::string describe(const op::GatedNorm& o) const {
+    return fmt::format("norm      {} <- {} {}, {}, eps {}, {}", value(o.to), value(o.from), value(o.gate),
+                       norm(o.weight), o.eps, name_of(o.function));
+  }
+  std::string describe(const op::AddShared& o) const {
+    return fmt::format("add       {} += {} {}", value(o.to), value(o.from), value(o.gate));
+  }
   std::string describe(const op::Gated& o) const {
-    return fmt::format("gated     {} <- {} {}, {}", value(o.to), value(o.gate), value(o.up),
-                       o.function == Gate::silu ? "silu" : "gelu_tanh");
+    return fmt::format("gated     {} <- {} {}, {}", value(o.to), value(o.gate), value(o.up), name_of(o.function));
   }
   std::string describe(const op::Turn& o) const {
     const Hadamard& h = p_.hadamards[static_cast<size_t>(o.hadamard)];

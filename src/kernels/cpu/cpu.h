@@ -57,6 +57,17 @@ class Cpu {
     int64_t bytes() const { return static_cast<int64_t>(storage.size()); }
   };
 
+  // States are slots of the layers' matrices and of the last inputs of their convolutions, as StateShape has them.
+  struct States {
+    StateShape shape;
+    int64_t slots = 0;
+    Buffer storage;  // (slots, layers, matrices and then inputs)
+    float* matrices(int64_t slot, int64_t layer) const {
+      return storage.as<float>() + slot * shape.floats() + layer * (shape.matrices() + shape.inputs());
+    }
+    float* inputs(int64_t slot, int64_t layer) const { return matrices(slot, layer) + shape.matrices(); }
+  };
+
   static constexpr bool kOneKindAStep = false;  // all rows are computed alike
   using HostFloats = std::vector<float>;
 
@@ -65,6 +76,7 @@ class Cpu {
   // planes end.
   Linear pack(const LinearWeight& weight, int high_bits = 0);
   KvCache allocate_cache(const AttentionShape& shape, int64_t pages, KvFormat format);
+  States allocate_states(const StateShape& shape, int64_t slots);
   // Makes scratch for batches of up to `rows` rows, inputs of up to `columns` columns, and positions below `context`.
   // The part that depends on the heads is allocated when both this and allocate_cache() were called, or by the first
   // begin() of another shape.
@@ -88,6 +100,13 @@ class Cpu {
   void rope_append(Matrix& q, Matrix& k, const Matrix& v, const Matrix* q_norm, const Matrix* k_norm, KvCache& cache,
                    int layer);
   Acts attend(const Matrix& q, const KvCache& cache, int layer);
+  void split_gate(const Matrix& x, Matrix& q, Matrix& gate);
+  Acts gate_heads(Acts acts, const Matrix& gate);
+  void convolve(const Matrix& x, const Matrix& weight, Matrix& y, States& states, int layer);
+  void delta_rule(const Matrix& x, const Matrix& b, const Matrix& a, const Matrix& decay, Matrix& y, States& states,
+                  int layer);
+  Acts gated_norm(const Matrix& x, const Matrix& gate, const Matrix& weight, float eps, Gate function);
+  void add_shared(const Matrix& y, const Matrix& gate, Matrix& x);
   Acts gated(const Matrix& gate, const Matrix& up, Gate how, int64_t rows);
   Experts experts(std::span<const Linear* const> weights) { return {{weights.begin(), weights.end()}}; }
   // Followers are the experts whose products read the rows that a choice deals out.

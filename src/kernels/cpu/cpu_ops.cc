@@ -113,6 +113,8 @@ void Cpu::begin(const Batch& batch, Reading reading, const AttentionShape& shape
   for (const Segment& segment : batch.segments)
     for (int32_t i = 0; i < segment.rows; ++i) s.positions.push_back(segment.position + i);
   s.logit_rows.assign(batch.logit_rows.begin(), batch.logit_rows.end());
+  s.segments.assign(batch.segments.begin(), batch.segments.end());
+  s.kept.assign(batch.kept.begin(), batch.kept.end());
   s.cut_tiles(batch);
   s.compute_rotations();
 }

@@ -42,6 +42,9 @@ struct Cpu::State {
   cpu::AttendArgs attend_args(const Matrix& q, const KvCache& cache, int layer, const Tile& tile, int64_t head);
   bool attend_split(const Matrix& q, const KvCache& cache, int layer);
 
+  template <typename Step, typename Keep>
+  void walk(const Segment& segment, const Step& step, const Keep& keep) const;
+
   ThreadPool pool;
   Arena weights;
   cpu::Isa isa;
@@ -63,9 +66,12 @@ struct Cpu::State {
   Routes routes;  // the routes of the step's rows
   std::vector<int32_t> ids, positions, logit_rows, pages;
   std::vector<Tile> tiles;
-  Buffer cosine, sine;              // (rows, pairs) for each rotation
-  std::vector<float> query_factor;  // one for each row
-  Buffer attend_scratch;            // one part for each thread
+  std::vector<Segment> segments;
+  std::vector<KeptState> kept;
+  std::vector<float> delta_scratch;  // for each thread a head's matrix, query and key
+  Buffer cosine, sine;               // (rows, pairs) for each rotation
+  std::vector<float> query_factor;   // one for each row
+  Buffer attend_scratch;             // one part for each thread
   int64_t attend_scratch_floats = 0, tile_positions = 0;
   Buffer partial;                      // the partial results of attend_split
   std::vector<cpu::Chooser> choosers;  // one for each thread

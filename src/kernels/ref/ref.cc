@@ -94,6 +94,37 @@ std::vector<double> geglu(std::span<const double> gate, std::span<const double> 
   return y;
 }
 
+std::vector<double> gated(Gate function, std::span<const double> gate, std::span<const double> up) {
+  if (function == Gate::silu) return swiglu(gate, up);
+  if (function == Gate::gelu_tanh) return geglu(gate, up);
+  std::vector<double> y(gate.size());
+  for (size_t i = 0; i < y.size(); ++i) y[i] = up[i] / (1 + std::exp(-gate[i]));
+  return y;
+}
+
+void delta_step(const DeltaStep& step, std::span<double> state, std::span<double> out) {
+  const size_t keys = step.k.size(), values = step.v.size();
+  const auto unit = [](std::span<const double> x) {
+    double sum = 1e-6;
+    for (const double value : x) sum += value * value;
+    std::vector<double> y;
+    for (const double value : x) y.push_back(value / std::sqrt(sum));
+    return y;
+  };
+  const std::vector<double> q = unit(step.q), k = unit(step.k);
+  for (double& s : state) s *= step.kept;
+  for (size_t j = 0; j < values; ++j) {
+    double known = 0, read = 0;
+    for (size_t i = 0; i < keys; ++i) known += k[i] * state[i * values + j];
+    const double change = step.written * (step.v[j] - known);
+    for (size_t i = 0; i < keys; ++i) {
+      state[i * values + j] += k[i] * change;
+      read += q[i] * state[i * values + j];
+    }
+    out[j] = read / std::sqrt(static_cast<double>(keys));
+  }
+}
+
 std::vector<double> softmax(std::span<const double> logits) {
   const double top = *std::max_element(logits.begin(), logits.end());
   std::vector<double> p(logits.size());

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "core/hadamard.h"
+#include "step/gate.h"
 
 namespace fidelio::ref {
 
@@ -32,6 +33,16 @@ std::vector<double> rounded(std::span<const double> x, int64_t M, int64_t K, int
 std::vector<double> geglu(std::span<const double> gate, std::span<const double> up);
 // Returns silu(gate) * up.
 std::vector<double> swiglu(std::span<const double> gate, std::span<const double> up);
+// Returns function(gate) * up.
+std::vector<double> gated(Gate function, std::span<const double> gate, std::span<const double> up);
+// Takes one step of the gated delta rule (op::DeltaRule) for one head: changes the state (keys, values) and writes what
+// the query reads of it. `kept` is the share of the state that is kept, and `written` the share of the difference that
+// is written.
+struct DeltaStep {
+  std::span<const double> q, k, v;
+  double kept, written;
+};
+void delta_step(const DeltaStep& step, std::span<double> state, std::span<double> out);
 // Returns exp(logits) over their sum.
 std::vector<double> softmax(std::span<const double> logits);
 // Returns x (M, how.columns) with every row transformed: each element of a block is the sum over the entries of a row

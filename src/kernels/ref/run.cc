@@ -27,8 +27,12 @@ Matrix decoded(const LinearWeight& weight) {
   return matrix;
 }
 
-Executor::Executor(const Program& program, const Weights& weights, int64_t pages)
-    : p_(program), w_(weights), values_(program.values.size()), cache_(program.layers.size()) {
+Executor::Executor(const Program& program, const Weights& weights, int64_t pages, int64_t slots)
+    : p_(program), w_(weights), values_(program.values.size()), cache_(program.attention.layers.size()) {
+  const StateShape& s = program.state;
+  const LayerState zero{std::vector<double>(static_cast<size_t>(s.matrices())),
+                        std::vector<double>(static_cast<size_t>(s.inputs()))};
+  states_.assign(static_cast<size_t>(slots), State(static_cast<size_t>(s.layers), zero));
   const int64_t positions = pages * kPageTokens, width = int64_t{p_.attention.kv_heads} * p_.attention.head_dim;
   for (LayerCache& layer : cache_) {
     layer.keys.resize(static_cast<size_t>(positions * width));
@@ -39,6 +43,8 @@ Executor::Executor(const Program& program, const Weights& weights, int64_t pages
 void Executor::begin(const Batch& batch) {
   ids_ = batch.ids;
   logit_rows_ = batch.logit_rows;
+  segments_ = batch.segments;
+  kept_ = batch.kept;
   rows_.clear();
   for (const Segment& segment : batch.segments) {
     const std::span<const int32_t> pages = batch.pages_of(segment);
@@ -94,9 +100,7 @@ void Executor::run(const op::Product& o) {
   }
 }
 
-void Executor::run(const op::Gated& o) {
-  value(o.to) = o.function == Gate::silu ? swiglu(value(o.gate), value(o.up)) : geglu(value(o.gate), value(o.up));
-}
+void Executor::run(const op::Gated& o) { value(o.to) = gated(o.function, value(o.gate), value(o.up)); }
 
 void Executor::run(const op::Turn& o) {
   value(o.to) = turned(value(o.from), p_.hadamards[static_cast<size_t>(o.hadamard)], rows());
@@ -177,6 +181,92 @@ void Executor::run(const op::Attend& o) {
     to.insert(to.end(), attended.begin(), attended.end());
   }
   value(o.to) = std::move(to);
+}
+
+void Executor::run(const op::GateHeads& o) { value(o.to) = gated(Gate::sigmoid, value(o.gate), value(o.from)); }
+
+void Executor::run(const op::SplitGate& o) {
+  const auto e = static_cast<size_t>(p_.attention.head_dim);
+  std::vector<double>&to = value(o.to), &gate = value(o.gate);
+  to.clear(), gate.clear();
+  const std::vector<double>& from = value(o.from);
+  for (size_t i = 0; i < from.size(); ++i) (i / e % 2 == 0 ? to : gate).push_back(from[i]);
+}
+
+// --- delta nets ----------------------------------------------------------------------------------------------------
+template <typename Keep, typename Step>
+void Executor::for_each_row(int layer, const Keep& keep, const Step& step) {
+  const StateShape& s = p_.state;
+  const auto at = static_cast<size_t>(layer);
+  for (const Segment& segment : segments_) {
+    LayerState state{std::vector<double>(static_cast<size_t>(s.matrices())),
+                     std::vector<double>(static_cast<size_t>(s.inputs()))};
+    if (segment.state >= 0) state = states_.at(static_cast<size_t>(segment.state))[at];
+    for (int32_t row = segment.first_row; row < segment.first_row + segment.rows; ++row) {
+      step(state, row);
+      for (const KeptState& kept : kept_)
+        if (kept.row == row) keep(states_.at(static_cast<size_t>(kept.slot))[at], state);
+    }
+  }
+}
+
+void Executor::run(const op::Convolve& o) {
+  const auto channels = static_cast<size_t>(columns(o.from)), before = static_cast<size_t>(p_.state.rows),
+             kernel = before + 1;
+  const std::vector<double>& w = w_.deltas[static_cast<size_t>(o.delta)].convolution;
+  value(o.to).assign(value(o.from).size(), 0);
+  const auto keep = [](LayerState& kept, const LayerState& state) { kept.inputs = state.inputs; };
+  for_each_row(o.delta, keep, [&](LayerState& state, int32_t row) {
+    const std::span<double> from = row_of(value(o.from), row, columns(o.from)),
+                            to = row_of(value(o.to), row, columns(o.from));
+    state.inputs.insert(state.inputs.end(), from.begin(), from.end());
+    for (size_t c = 0; c < channels; ++c) {
+      double sum = 0;
+      for (size_t i = 0; i < kernel; ++i) sum += w[c * kernel + i] * state.inputs[i * channels + c];
+      to[c] = sum / (1 + std::exp(-sum));
+    }
+    state.inputs.erase(state.inputs.begin(), state.inputs.begin() + static_cast<std::ptrdiff_t>(channels));
+  });
+}
+
+void Executor::run(const op::DeltaRule& o) {
+  const StateShape& s = p_.state;
+  const DeltaWeights& w = w_.deltas[static_cast<size_t>(o.delta)];
+  const int64_t values = columns(o.to), keys = (columns(o.from) - values) / 2, group = s.heads * s.key_dim / keys;
+  value(o.to).assign(static_cast<size_t>(rows() * values), 0);
+  const auto keep = [](LayerState& kept, const LayerState& state) { kept.matrices = state.matrices; };
+  for_each_row(o.delta, keep, [&](LayerState& state, int32_t row) {
+    const std::span<double> from = row_of(value(o.from), row, columns(o.from)), to = row_of(value(o.to), row, values),
+                            b = row_of(value(o.b), row, s.heads), a = row_of(value(o.a), row, s.heads);
+    for (int64_t head = 0; head < s.heads; ++head) {
+      const auto at = static_cast<size_t>(head);
+      const double rate = std::exp(w.log_rate[at]), pace = std::log1p(std::exp(a[at] + w.step_bias[at]));
+      const std::span<const double> q = from.subspan(static_cast<size_t>(head / group * s.key_dim)),
+                                    k = q.subspan(static_cast<size_t>(keys));
+      delta_step({q.first(static_cast<size_t>(s.key_dim)), k.first(static_cast<size_t>(s.key_dim)),
+                  from.subspan(static_cast<size_t>(2 * keys + head * s.value_dim), static_cast<size_t>(s.value_dim)),
+                  std::exp(-rate * pace), 1 / (1 + std::exp(-b[at]))},
+                 row_of(state.matrices, head, int64_t{s.key_dim} * s.value_dim),
+                 to.subspan(static_cast<size_t>(head * s.value_dim), static_cast<size_t>(s.value_dim)));
+    }
+  });
+}
+
+void Executor::run(const op::GatedNorm& o) {
+  const std::vector<double>& weight = w_.norms[static_cast<size_t>(o.weight)];
+  const auto e = static_cast<int64_t>(weight.size());
+  const std::vector<double> normed =
+      rmsnorm(value(o.from), weight, o.eps, static_cast<int64_t>(value(o.from).size()) / e, e);
+  value(o.to) = gated(o.function, value(o.gate), normed);
+}
+
+void Executor::run(const op::AddShared& o) {
+  const int64_t d = columns(o.to);
+  for (int64_t row = 0; row < rows(); ++row) {
+    const double share = 1 / (1 + std::exp(-value(o.gate)[static_cast<size_t>(row)]));
+    const std::span<double> from = row_of(value(o.from), row, d), to = row_of(value(o.to), row, d);
+    for (size_t i = 0; i < to.size(); ++i) to[i] += share * from[i];
+  }
 }
 
 // --- experts -------------------------------------------------------------------------------------------------------

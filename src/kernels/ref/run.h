@@ -15,11 +15,18 @@ struct Matrix {
 };
 Matrix decoded(const LinearWeight& weight);
 
+// What a delta net has besides its linears: the convolution w (channels, kernel), and for each value head the logarithm
+// of the decay's rate and the bias of its step.
+struct DeltaWeights {
+  std::vector<double> convolution, log_rate, step_bias;
+};
+
 // Everything that operations read beside values and the cache, indexed as the program's lists are.
 struct Weights {
   std::vector<Matrix> linears;               // by WeightId
   std::vector<std::vector<double>> norms;    // by NormId, multiplied by their factors
   std::vector<Matrix> routers;               // (E, d)
+  std::vector<DeltaWeights> deltas;          // as Program::deltas
   std::vector<std::vector<int32_t>> orders;  // for each new column the old one
   // The rows of the head for a draft's vocabulary, and their tokens. Both are empty where no draft head is run.
   Matrix draft_head;
@@ -28,8 +35,9 @@ struct Weights {
 
 class Executor {
  public:
-  // The program and the weights must outlive the executor, whose cache has so many pages.
-  Executor(const Program& program, const Weights& weights, int64_t pages);
+  // The program and the weights must outlive the executor, whose cache has so many pages, and which has so many slots
+  // for states.
+  Executor(const Program& program, const Weights& weights, int64_t pages, int64_t slots = 0);
 
   // A step begins with the rows of this batch. The cache is kept; values are those of the step before until they are
   // written.
@@ -58,6 +66,12 @@ class Executor {
   void run(const op::Product& o);
   void run(const op::Heads& o);
   void run(const op::Attend& o);
+  void run(const op::GateHeads& o);
+  void run(const op::SplitGate& o);
+  void run(const op::Convolve& o);
+  void run(const op::DeltaRule& o);
+  void run(const op::GatedNorm& o);
+  void run(const op::AddShared& o);
   void run(const op::Gated& o);
   void run(const op::Turn& o);
   void run(const op::Reorder& o);
@@ -66,6 +80,16 @@ class Executor {
   void run(const op::RoutedProduct& o);
   void run(const op::Combine& o);
   void run(const op::Spread& o);
+
+  // A layer's state: the matrices (heads, key_dim, value_dim), and the last inputs of the convolution (rows, channels).
+  struct LayerState {
+    std::vector<double> matrices, inputs;
+  };
+  using State = std::vector<LayerState>;  // by layer that keeps one
+  // Calls step(state, row) for each row of the batch, with what its sequence keeps for a layer before that row, and
+  // keep(slot's state, state) after the rows whose state is kept.
+  template <typename Keep, typename Step>
+  void for_each_row(int layer, const Keep& keep, const Step& step);
 
   int64_t rows() const { return static_cast<int64_t>(rows_.size()); }
   int64_t columns(ValueId id) const { return p_.values[static_cast<size_t>(id)].columns; }
@@ -79,6 +103,9 @@ class Executor {
   const Weights& w_;
   std::vector<std::vector<double>> values_;  // by ValueId
   std::vector<LayerCache> cache_;            // (L)
+  std::vector<State> states_;                // by slot
+  std::vector<Segment> segments_;
+  std::vector<KeptState> kept_;
   std::vector<int32_t> ids_, logit_rows_;
   std::vector<Row> rows_;
   std::vector<Slot> slots_;  // by expert, those of an expert by row

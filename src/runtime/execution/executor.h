@@ -16,8 +16,9 @@ class Executor {
   using Acts = typename B::Acts;
 
   // All of these must outlive the executor; the values' memory may be allocated later.
-  Executor(B& b, const Program& program, Weights<B>& weights, ValueMemory<B>& memory, typename B::KvCache& cache)
-      : b_(b), p_(program), w_(weights), memory_(memory), cache_(cache), acts_(program.values.size()) {
+  Executor(B& b, const Program& program, Weights<B>& weights, ValueMemory<B>& memory, typename B::KvCache& cache,
+           typename B::States& states)
+      : b_(b), p_(program), w_(weights), memory_(memory), cache_(cache), states_(states), acts_(program.values.size()) {
     prefetched_.resize(p_.ops.size(), -1);
     int32_t next = -1;  // the next operation that multiplies
     for (size_t i = p_.ops.size(); i-- > 0;) {
@@ -112,6 +113,7 @@ class Executor {
     return output.to == p_.draft_logits ? *w_.draft_head.rows : *w_.linears[static_cast<size_t>(output.weight)];
   }
   const Matrix& norm(NormId id) const { return w_.norms[static_cast<size_t>(id)]; }
+  const typename Weights<B>::Delta& delta(int id) const { return w_.deltas[static_cast<size_t>(id)]; }
   const typename B::Experts& experts(ExpertsId id) const { return w_.experts[static_cast<size_t>(id)]; }
   bool is_prepared(ValueId id) const { return p_.values[static_cast<size_t>(id)].prepared; }
   Rows rows_of(ValueId id) const { return p_.values[static_cast<size_t>(id)].rows; }
@@ -159,6 +161,18 @@ class Executor {
                    o.k_norm < 0 ? nullptr : &norm(o.k_norm), cache_, o.layer);
   }
   void run(const op::Attend& o) { keep(o.to, b_.attend(matrix(o.q), cache_, o.layer)); }
+  void run(const op::SplitGate& o) { b_.split_gate(matrix(o.from), matrix(o.to), matrix(o.gate)); }
+  void run(const op::GateHeads& o) { keep(o.to, b_.gate_heads(input(o.from), matrix(o.gate))); }
+  void run(const op::Convolve& o) {
+    b_.convolve(matrix(o.from), delta(o.delta).convolution, matrix(o.to), states_, o.delta);
+  }
+  void run(const op::DeltaRule& o) {
+    b_.delta_rule(matrix(o.from), matrix(o.b), matrix(o.a), delta(o.delta).decay, matrix(o.to), states_, o.delta);
+  }
+  void run(const op::GatedNorm& o) {
+    keep(o.to, b_.gated_norm(matrix(o.from), matrix(o.gate), norm(o.weight), o.eps, o.function));
+  }
+  void run(const op::AddShared& o) { b_.add_shared(matrix(o.from), matrix(o.gate), matrix(o.to)); }
   void run(const op::Gated& o) {
     keep(o.to, b_.gated(matrix(o.gate), matrix(o.up), o.function, rows_of(o.to) == Rows::slots ? slots_ : rows_));
   }
@@ -191,6 +205,7 @@ class Executor {
   Weights<B>& w_;
   ValueMemory<B>& memory_;
   typename B::KvCache& cache_;
+  typename B::States& states_;
   std::vector<Matrix*> matrices_;    // by ValueId; null for prepared values
   std::vector<Acts> acts_;           // by ValueId; for prepared values only
   std::vector<int32_t> prefetched_;  // by operation: the product that comes next after it, or -1 if none is known

@@ -28,7 +28,7 @@ class FastModel {
       : b_(std::move(backend)),
         program_(program),
         weights_(program),
-        executor_(b_, program_, weights_, values_, cache_) {
+        executor_(b_, program_, weights_, values_, cache_, states_) {
     pack(m);
     allocate_values(b_, program_, rows, rows, values_);
     weights_.draft_head.logits = b_.allocate(rows, std::ssize(m.draft_tokens));
@@ -81,6 +81,7 @@ class FastModel {
   Weights<B> weights_;
   ValueMemory<B> values_;
   typename B::KvCache cache_;
+  typename B::States states_;
   Executor<B> executor_;
 };
 

@@ -24,6 +24,12 @@ struct Weights {
   std::vector<typename B::Experts> experts;  // by ExpertsId; valid after collect_experts()
   std::vector<Linear> routers;               // each is (E, d)
   std::vector<typename B::Order> orders;
+  // Delta has what a delta net reads besides its linears: the convolution (channels, kernel), and (2, value heads) with
+  // -e^log_rate and the step's bias.
+  struct Delta {
+    typename B::Matrix convolution, decay;
+  };
+  std::vector<Delta> deltas;              // by index of Program::deltas
   std::vector<typename B::Matrix> signs;  // by index of Program::hadamards: (core, core), empty where the core is 1
 
   // DraftHead holds the rows of the head for a draft's vocabulary, which a draft may read in place of the head.
@@ -67,6 +73,27 @@ typename B::Matrix load_norm(B& b, const Checkpoint& checkpoint, const NormWeigh
   return m;
 }
 
+// Loads what a layer's delta net reads besides its linears.
+template <Backend B>
+typename Weights<B>::Delta load_delta(B& b, const Checkpoint& checkpoint, int layer) {
+  const auto load = [&](DeltaTensor which) {
+    std::vector<float> values = checkpoint.delta(layer, which);
+    for (const float value : values)
+      check(std::isfinite(value), "{}: {} holds {}: the file is damaged", checkpoint.folder(), delta_name(layer, which),
+            value);
+    return values;
+  };
+  const DeltaNet& delta = checkpoint.config().delta;
+  typename Weights<B>::Delta loaded{b.allocate(delta.channels(), delta.kernel), b.allocate(2, delta.value_heads)};
+  b.upload(load(DeltaTensor::convolution), loaded.convolution);
+  std::vector<float> decay = load(DeltaTensor::log_rate);
+  for (float& value : decay) value = -std::exp(value);
+  const std::vector<float> bias = load(DeltaTensor::step_bias);
+  decay.insert(decay.end(), bias.begin(), bias.end());
+  b.upload(decay, loaded.decay);
+  return loaded;
+}
+
 // Uploads the signs of a program's Hadamard matrices.
 template <Backend B>
 void load_signs(B& b, const Program& program, Weights<B>& weights) {
@@ -91,6 +118,7 @@ void load_beside_linears(B& b, const Program& program, const Checkpoint& checkpo
     check_finite(router, fmt::format("{}: {}", checkpoint.folder(), router_name(checkpoint.config(), layer)));
     weights.routers.push_back(std::make_shared<const typename B::Linear>(b.pack(router)));
   }
+  for (const int layer : program.deltas) weights.deltas.push_back(load_delta(b, checkpoint, layer));
   load_signs(b, program, weights);
 }
 

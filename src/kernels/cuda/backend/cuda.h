@@ -94,13 +94,18 @@ class Cuda {
     int64_t bytes() const { return static_cast<int64_t>(storage.size()); }
   };
 
-  static constexpr size_t kMostLater = 8192;   // the most choices between two calls of collect()
+  static constexpr size_t kMostLater = 8192;  // the most choices between two calls of collect()
+  struct States {
+    int64_t bytes() const { return 0; }
+  };
+
   static constexpr bool kOneKindAStep = true;  // begin() takes batches of one kind of rows
   using HostFloats = std::vector<float, cuda::PinnedAllocator<float>>;
 
   Matrix allocate(int64_t rows, int64_t columns);
   Linear pack(const LinearWeight& weight, int high_bits = 0);  // the four high bits can be read whatever high_bits is
   KvCache allocate_cache(const AttentionShape& shape, int64_t pages, KvFormat format);
+  States allocate_states(const StateShape& shape, int64_t slots);
   void reserve(int64_t rows, int64_t columns, int64_t context);
 
   void upload(std::span<const float> host, Matrix& matrix);
@@ -121,6 +126,13 @@ class Cuda {
   void rope_append(Matrix& q, Matrix& k, const Matrix& v, const Matrix* q_norm, const Matrix* k_norm, KvCache& cache,
                    int layer);
   Acts attend(const Matrix& q, const KvCache& cache, int layer);
+  void split_gate(const Matrix& x, Matrix& q, Matrix& gate);
+  Acts gate_heads(Acts acts, const Matrix& gate);
+  void convolve(const Matrix& x, const Matrix& weight, Matrix& y, States& states, int layer);
+  void delta_rule(const Matrix& x, const Matrix& b, const Matrix& a, const Matrix& decay, Matrix& y, States& states,
+                  int layer);
+  Acts gated_norm(const Matrix& x, const Matrix& gate, const Matrix& weight, float eps, Gate function);
+  void add_shared(const Matrix& y, const Matrix& gate, Matrix& x);
   Acts gated(const Matrix& gate, const Matrix& up, Gate how, int64_t rows);
   Experts experts(std::span<const Linear* const> weights);
   // Followers are the experts whose products read the rows that a choice deals out.
