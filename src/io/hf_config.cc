@@ -53,6 +53,10 @@ Defaults defaults_of(Architecture architecture) {
       return {0, 0, 4096, 1e-5, false, -1, 50279};
     case Architecture::qwen3_moe:
       return {4, 0, 32768, 1e-6, false, -1, -1};
+    case Architecture::qwen3_next:
+    case Architecture::qwen3_5:
+    case Architecture::qwen3_5_moe:
+      return {2, 256, 32768, 1e-6, false, -1, -1};
   }
   return {};
 }

@@ -29,6 +29,24 @@ std::string tensor_name(LinearId id) {
       return fmt::format("blk.{}.attn_v", id.layer);
     case Role::o:
       return fmt::format("blk.{}.attn_output", id.layer);
+    case Role::delta_qkv:
+      return fmt::format("blk.{}.attn_qkv", id.layer);
+    case Role::delta_z:
+      return fmt::format("blk.{}.attn_gate", id.layer);
+    case Role::delta_out:
+      return fmt::format("blk.{}.ssm_out", id.layer);
+    case Role::delta_b:
+      return fmt::format("blk.{}.ssm_beta", id.layer);
+    case Role::delta_a:
+      return fmt::format("blk.{}.ssm_alpha", id.layer);
+    case Role::shared_gate:
+      return fmt::format("blk.{}.ffn_gate_shexp", id.layer);
+    case Role::shared_up:
+      return fmt::format("blk.{}.ffn_up_shexp", id.layer);
+    case Role::shared_down:
+      return fmt::format("blk.{}.ffn_down_shexp", id.layer);
+    case Role::shared_router:
+      return fmt::format("blk.{}.ffn_gate_inp_shexp", id.layer);
     case Role::gate:
     case Role::up:
     case Role::down:
@@ -55,6 +73,8 @@ std::string tensor_name(int layer, Norm norm) {
       return fmt::format("blk.{}.attn_q_norm.weight", layer);
     case Norm::k:
       return fmt::format("blk.{}.attn_k_norm.weight", layer);
+    case Norm::delta:
+      return fmt::format("blk.{}.ssm_norm.weight", layer);
     case Norm::final:
       break;
   }

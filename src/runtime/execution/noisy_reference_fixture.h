@@ -102,6 +102,20 @@ class NoisyExecutor {
     run_exactly();
     disturb(o.to, kFunctionTerms + static_cast<double>(*std::ranges::max_element(positions_)));
   }
+  void run(const op::SplitGate&) { run_exactly(); }
+  void run(const op::GateHeads& o) { run_exactly(), disturb(o.to, kFunctionTerms); }
+  void run(const op::Convolve& o) {
+    run_exactly();
+    disturb(o.to, kFunctionTerms + program_.state.rows + 1);
+  }
+  // A state is changed by every row before, each time with sums over the columns of a key.
+  void run(const op::DeltaRule& o) {
+    run_exactly();
+    disturb(o.to,
+            kFunctionTerms + program_.state.key_dim * static_cast<double>(1 + *std::ranges::max_element(positions_)));
+  }
+  void run(const op::GatedNorm& o) { run_exactly(), disturb(o.to, 2 * kFunctionTerms); }
+  void run(const op::AddShared& o) { run_adding(o.to, kFunctionTerms); }
   void run(const op::Gated& o) { run_exactly(), disturb(o.to, kFunctionTerms); }
   void run(const op::Turn& o) {
     run_exactly();
