@@ -67,12 +67,40 @@ double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
-SchedulerLimits limits_of(const Runner& runner, const EngineOptions& o) {
-  const int64_t most = std::min(runner.options().max_rows, runner.options().max_logit_rows);
+// Returns the most output rows of a step. Where a model keeps states, a batch must have room for a chunk of a prompt
+// besides, because prompts are not cut elsewhere.
+int64_t most_outputs(const Runner& runner) {
+  const auto& [rows, logit_rows] = std::pair(runner.options().max_rows, runner.options().max_logit_rows);
+  if (runner.program().state.layers == 0) return std::min(rows, logit_rows);
+  check(rows > kStateChunk,
+        "batches of {} rows: a model that keeps a state for each sequence needs {}, for a chunk of {} rows of a prompt "
+        "and an output",
+        rows, kStateChunk + 1, kStateChunk);
+  return std::min(rows - kStateChunk, logit_rows);
+}
+
+// Gives a runner the slots for the states of sequences, and returns how many the engine uses.
+int64_t reserve_states(Runner& runner, const EngineOptions& o) {
+  const int64_t floats = runner.program().state.floats();
+  if (floats == 0) return 0;
+  constexpr int64_t kMostBytes = int64_t{2} << 30;
+  const int64_t most = most_outputs(runner), sequences = o.max_sequences == 0 ? most : std::min(o.max_sequences, most);
+  const int64_t each = o.speculation.draft != nullptr || o.speculation.lookup ? 2 + o.speculation.most : 2;
+  const int64_t fitting = std::max<int64_t>(2, kMostBytes / (floats * int64_t{sizeof(float)}));
+  const int64_t slots = o.state_slots > 0 ? o.state_slots : std::min(sequences * each, fitting);
+  runner.reserve_states(slots);
+  return slots;
+}
+
+SchedulerLimits limits_of(Runner& runner, const EngineOptions& o) {
+  int64_t most = most_outputs(runner);
+  const int64_t slots = reserve_states(runner, o);
+  if (slots > 0) most = std::min(most, slots);
   return {.max_rows = runner.options().max_rows,
-          .max_logit_rows = most,
+          .max_logit_rows = std::min(runner.options().max_rows, runner.options().max_logit_rows),
           .max_sequences = o.max_sequences == 0 ? most : std::min(o.max_sequences, most),
           .cache_pages = runner.cache_pages(),
+          .state_slots = slots,
           .reuse_prefixes = o.reuse_prefixes,
           .kinds_agree = runner.kinds_agree()};
 }
@@ -91,7 +119,7 @@ Engine::Engine(Runner& runner, EngineOptions options)
       options_(std::move(options)),
       context_(std::min<int64_t>(runner.config().max_positions, runner.cache_pages() * kPageTokens)),
       vocabulary_(runner.config().v),
-      max_outputs_(std::min(runner.options().max_rows, runner.options().max_logit_rows)),
+      max_outputs_(most_outputs(runner)),
       scheduler_(limits_of(runner, options_)),
       controller_(options_.speculation, share_of(runner, options_)) {
   const SpeculationOptions& s = options_.speculation;
@@ -168,7 +196,7 @@ void Engine::draft() {
   // Every running sequence may need a row of logits; the rest is divided among the drafts of the outputs.
   const int64_t each = (max_outputs_ - scheduler_.running()) / static_cast<int64_t>(outputs_.size());
   for (Output& output : outputs_) {
-    const Sequence& s = *output.sequence;
+    Sequence& s = *output.sequence;
     const int64_t left =
         std::min(s.request.max_tokens - static_cast<int64_t>(s.result.ids.size()), context_ - s.size());
     output.room = std::min({o.most, each, left - 1});
@@ -243,8 +271,8 @@ bool Engine::draft_step() {
       outputs_[i].room = std::min(outputs_[i].room, outputs_[i].drafts());
       continue;
     }
-    const Sequence& s = *outputs_[i].sequence;
-    batch_.append(std::span(s.history).last(1), s.size() - 1, scheduler_.pages(s), 1, RowKind::output);
+    Sequence& s = *outputs_[i].sequence;
+    scheduler_.append_draft(batch_, s, outputs_[i].drafts());
     const uint64_t random = Rng(s.request.sampling.seed ^ kDraftStream, static_cast<uint64_t>(s.size())).next();
     sampler_.want(s, {.sureness = options_.speculation.adapt,
                       .state = outputs_[i].state(),
@@ -297,8 +325,8 @@ void Engine::enqueue_drafts() {
   while (!drafting.empty()) {
     batch_.clear(), sampler_.clear(), from_.clear();
     for (const Output* output : drafting) {
-      const Sequence& s = *output->sequence;
-      batch_.append(std::span(s.history).last(1), s.size() - 1, scheduler_.pages(s), 1, RowKind::output);
+      Sequence& s = *output->sequence;
+      scheduler_.append_draft(batch_, s, output->drafts());
       from_.push_back(output->places.empty() ? -1 : output->places.back());
       sampler_.want(s, {});
     }
@@ -320,8 +348,7 @@ void Engine::append_output_rows() {
   for (Output& output : outputs_) {
     Sequence& s = *output.sequence;
     const int64_t rows = output.drafts() + 1;
-    batch_.append(std::span(s.history).subspan(static_cast<size_t>(s.fed), static_cast<size_t>(rows)), s.fed,
-                  scheduler_.pages(s), rows, RowKind::output);
+    scheduler_.append_output(batch_, s, rows);
     const std::vector<int32_t> drafts(s.history.end() - output.drafts(), s.history.end());
     s.history.resize(static_cast<size_t>(s.fed + 1));
     sampler_.want(s, wish_of(s, s.state));

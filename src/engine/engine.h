@@ -27,6 +27,9 @@ struct EngineOptions {
   const Tokenizer* tokenizer = nullptr;  // fills Generation::text and finds stop strings
   bool special_in_text = false;          // whether special tokens are part of the text (<think> is one in many models)
   bool reuse_prefixes = true;
+  // In a model that keeps a state for each sequence (step/state.h), these are the slots for states, at least one for each
+  // running sequence. 0 means one more for a snapshot of each sequence's prefix and one for each draft, within 2 GiB.
+  int64_t state_slots = 0;
   SpeculationOptions speculation{};
 };
 
@@ -64,6 +67,8 @@ class Engine {
   int64_t waiting() const { return scheduler_.waiting(); }
   // Free pages of the cache, including those kept for reuse.
   int64_t free_pages() const { return scheduler_.free_pages(); }
+  // Free slots for states, including those of snapshots.
+  int64_t free_states() const { return scheduler_.free_states(); }
   EngineCounters counters() const;
 
  private:

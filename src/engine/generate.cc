@@ -1,5 +1,7 @@
 #include "engine/generate.h"
 
+#include <algorithm>
+
 #include "core/error.h"
 
 namespace fidelio {
@@ -8,9 +10,11 @@ std::vector<Generation> generate(Runner& runner, std::vector<GenerationRequest> 
                                  const GenerationOptions& options) {
   EngineOptions how;
   how.reading = options.reading;
-  how.max_sequences = options.max_sequences;
+  how.max_sequences = std::max<int64_t>(1, std::ssize(requests));
+  if (options.max_sequences > 0) how.max_sequences = std::min(how.max_sequences, options.max_sequences);
   how.tokenizer = options.tokenizer;
   how.special_in_text = options.special_in_text;
+  how.state_slots = options.state_slots;
   how.speculation = options.speculation;
   Engine engine(runner, std::move(how));
   std::vector<Generation> results(requests.size());

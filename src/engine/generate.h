@@ -12,6 +12,7 @@ struct GenerationOptions {
   int64_t max_sequences = 0;             // sequences running at once; 0 means as many as a batch holds
   const Tokenizer* tokenizer = nullptr;  // fills Generation::text and finds stop strings
   bool special_in_text = false;          // whether special tokens are part of the text
+  int64_t state_slots = 0;               // as EngineOptions has them
   SpeculationOptions speculation{};
   std::function<void(int64_t request, int32_t id)> on_token{};
   // Called in the order in which requests end.

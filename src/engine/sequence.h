@@ -100,12 +100,22 @@ struct Sequence {
     if (request.constraint) state = request.constraint->start();
   }
 
+  // What a sequence holds of a model that keeps states (step/state.h).
+  struct KeptStates {
+    int32_t slot = -1;                 // the state after the rows [0, fed); -1 at the beginning
+    std::vector<int32_t> spare;        // slots for the states after the rows of the coming step
+    std::vector<int32_t> after;        // in a step that is under way, the slots of its output rows, in their order
+    int64_t begin = 0;                 // the position of the first of these rows
+    int32_t page = -1, snapshot = -1;  // the page that holds the newest snapshot of its output, and that slot
+  };
+
   int64_t number, vocabulary;
   GenerationRequest request;  // its prompt has moved to `history`
   RequestEvents events;
   std::vector<int32_t> history;
   int64_t output_begin;
   int64_t fed = 0;
+  KeptStates kept{};
   bool decoding = false;  // decodes in this step: drafts may stand behind its newest token
   TextStream stream;
   size_t reported = 0;  // bytes of text that the owner has received

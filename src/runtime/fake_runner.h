@@ -2,6 +2,10 @@
 // above it. Its cache holds token ids where a real one holds keys and values. A row's logits are a hash of the tokens
 // in the cache at the positions up to its own, so a wrong page, a missing row, or a sequence overwritten by another
 // changes them. It throws for calls that no backend would accept.
+//
+// With Shape::state it keeps a state for each sequence (step/state.h): a running sum over the rows so far, which depends
+// on each row's token and kind and on whether a whole chunk of a prompt was computed at once. Logits depend on it too, so
+// a state that belongs to other rows changes them, and one that belongs to another position is refused.
 #pragma once
 #include <algorithm>
 #include <vector>
@@ -20,6 +24,7 @@ class FakeRunner final : public Runner {
     uint64_t noise_seed = 1;
     double draft_noise = 1;   // the noise of readings of high bits
     bool kinds_agree = true;  // if false, output rows leave other bits in the cache than prompt rows
+    bool state = false;       // a state is kept for each sequence; kinds then do not agree
   };
   FakeRunner(Shape shape, RunnerOptions options) : shape_(shape), options_(options) {
     config_.L = 1;
@@ -27,6 +32,7 @@ class FakeRunner final : public Runner {
     config_.max_positions = shape.context;
     program_.embedding = {0, 1};
     program_.layers = {{1, 2}};
+    if (shape_.state) program_.state = {.layers = 1, .heads = 1, .key_dim = 1, .value_dim = 1};
     if (options_.cache_tokens == 0) options_.cache_tokens = shape.context;
     cache_.assign(static_cast<size_t>(cache_pages() * kPageTokens), -1);
   }
@@ -35,7 +41,11 @@ class FakeRunner final : public Runner {
   const RunnerOptions& options() const override { return options_; }
   int64_t weight_bytes() const override { return 0; }
   int64_t bytes_read(Reading reading) const override { return reading.high_bits == 0 ? 100 : 10 * reading.high_bits; }
-  bool kinds_agree() const override { return shape_.kinds_agree; }
+  bool kinds_agree() const override { return shape_.kinds_agree && !shape_.state; }
+  int64_t state_slots() const override { return std::ssize(states_); }
+  void reserve_states(int64_t slots) override {
+    if (shape_.state && slots > state_slots()) states_.assign(static_cast<size_t>(slots), {});
+  }
   void set_short_head(const LinearWeight&, std::span<const int32_t>) override {}
   std::unique_ptr<Runner> make_draft(const Checkpoint&) override { return nullptr; }
   std::unique_ptr<Runner> make_sibling(const Checkpoint&, const RunnerOptions&) const override { return nullptr; }
@@ -53,6 +63,7 @@ class FakeRunner final : public Runner {
     for (const Segment& s : batch.segments)
       for (int32_t i = 0; i < s.rows; ++i)
         slot(s, s.position + i) = written(batch.ids[static_cast<size_t>(s.first_row + i)], s.kind);
+    if (shape_.state) run_states();
     ran_ = false;
   }
   const Program& program() const override { return program_; }
@@ -71,10 +82,21 @@ class FakeRunner final : public Runner {
   void read_logits(int64_t first, int64_t count, std::span<float> to) override {
     std::copy_n(logits(first, count).begin(), to.size(), to.begin());
   }
-  // Returns the logits after these tokens, computed directly.
-  std::vector<float> logits_after(std::span<const int32_t> history) {
+  // Returns the logits after these tokens, the first `prompt` of which are a prompt, computed directly.
+  std::vector<float> logits_after(std::span<const int32_t> history, int64_t prompt = 0) {
     logits_.clear();
-    append_hashed(hash(history));
+    if (!shape_.state) {
+      append_hashed(hash(history));
+      return logits_;
+    }
+    State state;
+    std::vector<int32_t> cached;
+    for (size_t i = 0; i < history.size(); ++i) {
+      const bool whole = static_cast<int64_t>(i) < prompt / kStateChunk * kStateChunk;
+      state = after(state, history[i], whole);
+      cached.push_back(written(history[i], whole ? RowKind::prompt : RowKind::output));
+    }
+    append_hashed(hash(cached) ^ state.sum);
     return logits_;
   }
 
@@ -86,9 +108,50 @@ class FakeRunner final : public Runner {
   std::vector<Reading> readings;  // how each batch read the weights
 
  private:
+  struct State {
+    uint64_t sum = 0;
+    int64_t position = 0;  // rows so far
+  };
+  State after(State state, int32_t id, bool in_whole_chunk) const {
+    const auto token = static_cast<uint64_t>(id) << 2 | (drafts_ ? 2u : 0u) | (in_whole_chunk ? 1u : 0u);
+    return {state.sum * 3 + mix(token), state.position + 1};
+  }
+  // Runs the rows of all segments, each from its slot, and keeps states as the batch says. What a segment begins from is
+  // read before anything is written.
+  void run_states() {
+    std::vector<State> begins;
+    for (const Segment& s : batch_.segments) {
+      check((s.state >= 0) == (s.position > 0), "position {} begins from slot {}", s.position, s.state);
+      begins.push_back(s.state < 0 ? State{} : states_.at(static_cast<size_t>(s.state)));
+      check(begins.back().position == s.position, "position {} begins from the state of position {}", s.position,
+            begins.back().position);
+    }
+    row_states_.assign(batch_.ids.size(), {});
+    for (size_t i = 0; i < begins.size(); ++i) {
+      const Segment& s = batch_.segments[i];
+      State state = begins[i];
+      for (int32_t row = s.first_row; row < s.first_row + s.rows; ++row) {
+        const int64_t chunk = (s.position + row - s.first_row) / kStateChunk * kStateChunk;
+        const bool whole =
+            s.kind == RowKind::prompt && chunk >= s.position && chunk + kStateChunk <= s.position + s.rows;
+        check(whole || s.kind == RowKind::output, "a row of a prompt at position {} is not in a whole chunk",
+              s.position + row - s.first_row);
+        row_states_[static_cast<size_t>(row)] = state = after(state, batch_.ids[static_cast<size_t>(row)], whole);
+      }
+    }
+    std::vector<int32_t> slots;
+    for (const KeptState& kept : batch_.kept) {
+      check(std::ranges::find(slots, kept.slot) == slots.end(), "slot {} is written twice", kept.slot);
+      slots.push_back(kept.slot);
+      for (const Segment& s : batch_.segments)
+        check(s.state != kept.slot || (kept.row >= s.first_row && kept.row < s.first_row + s.rows),
+              "slot {} is written while another sequence begins from it", kept.slot);
+      states_.at(static_cast<size_t>(kept.slot)) = row_states_.at(static_cast<size_t>(kept.row));
+    }
+  }
   // Returns what a row writes to the cache. A draft never writes what the verifier would.
   int32_t written(int32_t id, RowKind kind) const {
-    return id + (drafts_ ? 1 << 28 : 0) + (!shape_.kinds_agree && kind == RowKind::output ? 1 << 27 : 0);
+    return id + (drafts_ ? 1 << 28 : 0) + (!kinds_agree() && kind == RowKind::output ? 1 << 27 : 0);
   }
   int32_t& slot(const Segment& segment, int64_t position) {
     check(position / kPageTokens < segment.pages, "position {} of {} pages", position, segment.pages);
@@ -115,7 +178,7 @@ class FakeRunner final : public Runner {
     std::vector<int32_t> history;
     for (int32_t p = 0; p <= segment.position + row - segment.first_row; ++p)
       history.push_back(drafts_ ? slot(segment, p) & ~(1 << 28) : slot(segment, p));
-    append_hashed(hash(history));
+    append_hashed(hash(history) ^ (shape_.state ? row_states_[static_cast<size_t>(row)].sum : 0));
   }
   void append_hashed(uint64_t h) {
     const auto unit = [](uint64_t x) { return static_cast<double>(x >> 11) * 0x1p-52 - 1; };  // in [-1, 1)
@@ -134,6 +197,8 @@ class FakeRunner final : public Runner {
   Batch batch_;
   std::vector<int32_t> cache_;
   std::vector<float> logits_;
+  std::vector<State> states_;      // by slot
+  std::vector<State> row_states_;  // the states after the rows of the batch
   bool ran_ = false, drafts_ = false;
 };
 

@@ -6,7 +6,7 @@
 
 namespace fidelio {
 
-PageTable::PageTable(int64_t pages) : page_(static_cast<size_t>(pages)) {
+PageTable::PageTable(int64_t pages, StateTable* states) : page_(static_cast<size_t>(pages)), states_(states) {
   for (int64_t i = pages; i-- > 0;) free_.push_back(static_cast<int32_t>(i));
 }
 
@@ -21,6 +21,7 @@ int32_t PageTable::take() {
     Page& p = page_[static_cast<size_t>(page)];
     published_.erase(key_of(p.before, p.tokens));
     p.serial = 0;
+    drop_state(page, p.state);
   }
   page_[static_cast<size_t>(page)].holders = 1;
   return page;
@@ -81,20 +82,83 @@ int32_t PageTable::find(uint64_t before, std::span<const int32_t> tokens) const 
   return same ? found->second : -1;
 }
 
-int64_t PageTable::reuse(int64_t id, std::span<const int32_t> tokens, int64_t most) {
+PageTable::Reused PageTable::reuse(int64_t id, std::span<const int32_t> tokens, int64_t most) {
   Held& held = held_[id];
   check(held.pages.empty(), "sequence {} holds pages already", id);
   most = std::min(most, static_cast<int64_t>(tokens.size()));
+  if (states_ != nullptr) most = last_state(tokens, most);
   for (int64_t at = 0; at + kPageTokens <= most; at += kPageTokens) {
     const int32_t page = find(held.last_serial, tokens.subspan(static_cast<size_t>(at), kPageTokens));
     if (page < 0) break;
     Page& p = page_[static_cast<size_t>(page)];
     if (p.holders++ == 0) idle_.erase(p.idle);
     held.pages.push_back(page);
+    held.last_page = page;
     held.last_serial = p.serial;
   }
   held.published = held.pages.size();
-  return static_cast<int64_t>(held.published) * kPageTokens;
+  Reused reused{static_cast<int64_t>(held.published) * kPageTokens};
+  if (states_ == nullptr || held.pages.empty()) return reused;
+  Page& last = page_[static_cast<size_t>(held.pages.back())];
+  reused.state = last.state;
+  states_->hold(last.state);
+  snapshots_.splice(snapshots_.end(), snapshots_, last.snapshot);  // it is the one used most recently now
+  return reused;
+}
+
+// Returns the positions up to the last snapshot on the way of these tokens.
+int64_t PageTable::last_state(std::span<const int32_t> tokens, int64_t most) const {
+  int64_t last = 0;
+  uint64_t before = 0;
+  for (int64_t at = 0; at + kPageTokens <= most; at += kPageTokens) {
+    const int32_t page = find(before, tokens.subspan(static_cast<size_t>(at), kPageTokens));
+    if (page < 0) break;
+    before = page_[static_cast<size_t>(page)].serial;
+    if (page_[static_cast<size_t>(page)].state >= 0) last = at + kPageTokens;
+  }
+  return last;
+}
+
+int32_t PageTable::keep_state(int64_t id, int32_t slot) {
+  const int32_t page = held_.at(id).last_page;
+  if (page < 0) return -1;
+  Page& p = page_[static_cast<size_t>(page)];
+  if (p.serial != held_.at(id).last_serial || p.state >= 0) return -1;
+  states_->hold(slot);
+  p.state = slot;
+  p.snapshot = snapshots_.insert(snapshots_.end(), page);
+  return page;
+}
+
+void PageTable::drop_state(int32_t page, int32_t slot) {
+  Page& p = page_[static_cast<size_t>(page)];
+  if (slot < 0 || p.state != slot) return;
+  states_->release(slot);
+  p.state = -1;
+  snapshots_.erase(p.snapshot);
+}
+
+void PageTable::drop_states(int32_t slot) {
+  std::erase_if(snapshots_, [&](int32_t page) {
+    Page& p = page_[static_cast<size_t>(page)];
+    if (p.state != slot) return false;
+    states_->release(slot);
+    p.state = -1;
+    return true;
+  });
+}
+
+bool PageTable::drop_oldest_state() {
+  const auto alone = [&](int32_t page) { return states_->holders(page_[static_cast<size_t>(page)].state) == 1; };
+  const auto oldest = std::ranges::find_if(snapshots_, alone);
+  if (oldest == snapshots_.end()) return false;
+  drop_state(*oldest, page_[static_cast<size_t>(*oldest)].state);
+  return true;
+}
+
+int64_t PageTable::free_snapshots() const {
+  return std::ranges::count_if(
+      snapshots_, [&](int32_t page) { return states_->holders(page_[static_cast<size_t>(page)].state) == 1; });
 }
 
 void PageTable::publish(int64_t id, std::span<const int32_t> tokens, int64_t count) {
@@ -110,7 +174,8 @@ void PageTable::publish(int64_t id, std::span<const int32_t> tokens, int64_t cou
       if (published_.emplace(key_of(p.before, own), page).second) p.serial = next_serial_++;
       if (p.serial == 0) return;
     }
-    held.last_serial = page_[static_cast<size_t>(known < 0 ? page : known)].serial;
+    held.last_page = known < 0 ? page : known;
+    held.last_serial = page_[static_cast<size_t>(held.last_page)].serial;
   }
 }
 

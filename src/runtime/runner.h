@@ -36,7 +36,6 @@ struct RunnerOptions {
   int64_t max_rows = 512;        // rows of the largest batch; the caller cuts longer inputs into chunks
   int64_t max_logit_rows = 128;  // rows of logits computed at once
   int64_t cache_tokens = 0;      // tokens that the cache can hold in all; 0 means one sequence of max_positions
-  int64_t state_slots = 0;       // slots for states, in a model whose sequences keep some (step/state.h)
   // The positions of the longest sequence. They choose between the short and the long frequencies of LongRoPE, once
   // for all sequences. With 0 they are as many as the cache holds, at most max_positions.
   int64_t context = 0;
@@ -63,8 +62,11 @@ class Runner {
   virtual int64_t bytes_read(Reading reading) const = 0;
   virtual int64_t cache_bytes() const = 0;
   virtual int64_t cache_pages() const = 0;
-  virtual int64_t state_slots() const { return 0; }  // 0 if the model keeps no state
-  virtual int64_t state_bytes() const { return 0; }
+  virtual int64_t state_slots() const { return 0; }
+  virtual int64_t state_bytes() const { return 0; }  // of all slots
+  // Makes room for the states of sequences if there are fewer slots (step/state.h). What the slots held is lost then. It
+  // has no effect on a model that keeps no state.
+  virtual void reserve_states(int64_t) {}
   // Tells whether prompt rows and output rows leave the same bits in the cache.
   virtual bool kinds_agree() const = 0;
   // Returns the name of the kernel that multiplies by this weight, for reports and certificates.

@@ -17,7 +17,7 @@ class RunnerImpl : public Runner {
  public:
   // `sibling` is a runner of the same checkpoint on the same device, whose packed weights are shared.
   RunnerImpl(B backend, const Checkpoint& checkpoint, const RunnerOptions& options, const Runner* sibling = nullptr)
-      : RunnerImpl(std::make_shared<RunnerMemory<B>>(RunnerMemory<B>{std::move(backend), {}, {}, {}}), checkpoint,
+      : RunnerImpl(std::make_shared<RunnerMemory<B>>(RunnerMemory<B>{.backend = std::move(backend)}), checkpoint,
                    options, sibling) {
     allocate_memory();
   }
@@ -26,8 +26,15 @@ class RunnerImpl : public Runner {
   const Program& program() const override { return program_; }
   const RunnerOptions& options() const override { return options_; }
   int64_t cache_bytes() const override { return cache_.bytes(); }
-  int64_t state_slots() const override { return program_.state.layers == 0 ? 0 : options_.state_slots; }
+  int64_t state_slots() const override { return memory_->state_slots; }
   int64_t state_bytes() const override { return state_slots() * program_.state.floats() * int64_t{sizeof(float)}; }
+  void reserve_states(int64_t slots) override {
+    if (program_.state.layers == 0 || slots <= memory_->state_slots) return;
+    memory_->states = {};  // gives its memory back before more is taken
+    memory_->states = b_.allocate_states(program_.state, slots);
+    memory_->state_slots = slots;
+    ++memory_->states_version;
+  }
   int64_t cache_pages() const override { return PageTable::pages_for(options_.cache_tokens); }
   bool kinds_agree() const override { return !B::kOneKindAStep && program_.state.layers == 0; }
   std::unique_ptr<Runner> make_draft(const Checkpoint& checkpoint) override {
@@ -213,6 +220,8 @@ class RunnerImpl : public Runner {
       if (count > 0) executor_.run_head(0, count);
     };
     if (!executor_.routes_alone()) return work();
+    if (states_version_ != memory_->states_version) forget_recorded();  // recorded steps know where the slots were
+    states_version_ = memory_->states_version;
     b_.repeat(weights_version_ + (reading.short_head ? 1 : 0), work);
   }
   std::span<const float> host_logits(int64_t count) {
@@ -244,7 +253,7 @@ class RunnerImpl : public Runner {
     allocate_values(b_, program_, options_.max_rows, options_.max_logit_rows, memory_->values);
     executor_.find_values();
     cache_ = b_.allocate_cache(program_.attention, cache_pages(), options_.kv);
-    memory_->states = b_.allocate_states(program_.state, state_slots());
+    memory_->states = b_.allocate_states(program_.state, 0);
     int64_t widest = 0, slots = 1;  // the widest input of a product, and the slots of a row
     for (const Value& v : program_.values) {
       if (v.rows == Rows::slots) slots = program_.routing.per_row;
@@ -261,6 +270,7 @@ class RunnerImpl : public Runner {
   Weights<B> weights_;
   typename B::KvCache& cache_;
   Executor<B> executor_;
+  uint64_t states_version_ = 0;
   uint64_t weights_version_ = 0;  // names what b_.repeat may have recorded; steps with a short head use the next number
   typename B::HostFloats host_logits_;
   BatchPart part_;
