@@ -67,8 +67,10 @@ class Engine {
   int64_t waiting() const { return scheduler_.waiting(); }
   // Free pages of the cache, including those kept for reuse.
   int64_t free_pages() const { return scheduler_.free_pages(); }
-  // Free slots for states, including those of snapshots.
+  // Slots for states: all, those that no sequence holds, and snapshots of prefixes.
+  int64_t state_slots() const { return scheduler_.state_slots(); }
   int64_t free_states() const { return scheduler_.free_states(); }
+  int64_t snapshots() const { return scheduler_.snapshots(); }
   EngineCounters counters() const;
 
  private:

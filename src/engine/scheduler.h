@@ -81,6 +81,7 @@ class Scheduler {
   int64_t free_pages() const { return pages_.free_pages(); }
   int64_t preemptions() const { return preemptions_; }
   int64_t reused_tokens() const { return reused_tokens_; }
+  int64_t state_slots() const { return states_.slots(); }
   int64_t snapshots() const { return pages_.snapshots(); }
   int64_t free_states() const { return free_slots(); }
 

@@ -88,7 +88,8 @@ void EngineThread::serve(Loaded& loaded) {
     idle = !engine.step();
     {
       const std::lock_guard lock(mutex_);
-      status_ = {engine.running(), engine.waiting(), engine.free_pages(), pages, engine.counters()};
+      status_ = {engine.running(),     engine.waiting(),     engine.free_pages(), pages,
+                 engine.state_slots(), engine.free_states(), engine.snapshots(),  engine.counters()};
     }
     hand_over();
   }

@@ -74,6 +74,9 @@ struct Listener {
 
 struct EngineStatus {
   int64_t running = 0, waiting = 0, free_pages = 0, pages = 0;
+  // Slots for the states of sequences, of models that keep some (step/state.h): all, those that no sequence holds, and
+  // those of these that hold a snapshot of a prefix.
+  int64_t state_slots = 0, free_states = 0, snapshots = 0;
   EngineCounters counters{};
 };
 

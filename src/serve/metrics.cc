@@ -52,6 +52,14 @@ std::string Metrics::text(const EngineStatus& status, const std::string& model) 
   one("num_requests_waiting", "gauge", static_cast<double>(status.waiting));
   one("kv_cache_usage_perc", "gauge",
       status.pages > 0 ? 1 - static_cast<double>(status.free_pages) / static_cast<double>(status.pages) : 0);
+  if (status.state_slots > 0) {
+    const auto slots = [&](const char* name, int64_t value) {
+      out += fmt::format("# TYPE fidelio:{0} gauge\nfidelio:{0}{{{1}}} {2}\n", name, labels, value);
+    };
+    slots("state_slots", status.state_slots);
+    slots("state_slots_free", status.free_states);
+    slots("state_snapshots", status.snapshots);
+  }
   one("prompt_tokens_total", "counter", static_cast<double>(prompt_tokens_));
   one("generation_tokens_total", "counter", static_cast<double>(tokens_));
   one("num_preemptions_total", "counter", static_cast<double>(c.preemptions));

@@ -15,6 +15,7 @@ struct ServedOptions {
   bool sanitize_control_tokens = false;
   int64_t max_sequences = 64;
   int64_t cache_tokens = 0;  // 0 means 16384 on a CPU, and 2048 a sequence on a GPU that has room.
+  int64_t state_slots = 0;   // 0 means as EngineOptions says, on a GPU within half of the memory that is left.
 };
 
 serve::Loaded load_served(const ServedOptions& options);

@@ -128,6 +128,11 @@ void add_serve(CLI::App& app) {
                    "as many as "
                    "needed")
       ->check(from_to(0, kMostCacheTokens));
+  verb->add_option(
+          "--state-slots", o->served.state_slots,
+          "Slots for the states of models with delta nets, at least one for each answer side by side; 0 = with "
+          "room for shared prefixes and drafts, within 2 GiB, on a GPU within half of the free memory")
+      ->check(from_to(0, kMostCacheTokens));
   verb->add_option("--max-requests", o->max_requests, "Answers under way or waiting, beyond which 503 is said")
       ->check(above_zero());
   verb->add_option("--max-connections", o->connections,
