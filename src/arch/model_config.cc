@@ -104,6 +104,7 @@ const Family& family_of(Architecture architecture) { return kFamilies[static_cas
 
 LayerKind kind_of(const ModelConfig& config, int layer) {
   if (config.kinds.empty()) return {config.sliding_window, RopeUse::global};
+  if (layer == kPredictorLayer) return {};
   return config.kinds.at(static_cast<size_t>(layer));
 }
 

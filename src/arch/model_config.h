@@ -128,6 +128,9 @@ struct DeltaNet {
   int64_t channels() const { return 2 * keys() + values(); }  // of the convolution: q, k and v of all heads
 };
 
+// The number of the predictor's layer (ModelConfig::predictor), which is none of the layers [0, L).
+inline constexpr int kPredictorLayer = -2;
+
 struct ModelConfig {
   Architecture architecture = Architecture::llama;
   int L = 0, d = 0, f = 0, h = 0, hk = 0, e = 0, v = 0;  // h is a multiple of hk; h * e need not be d; e is even
@@ -161,6 +164,10 @@ struct ModelConfig {
   // none.
   int dense_f = 0, shared_f = 0;
   DeltaNet delta;  // of the layers whose mixer it is
+  // Files of this model have a block that predicts one token more (multi-token prediction, Qwen3.5's mtp.*). It is a layer
+  // of attention, kPredictorLayer, whose input is made of a row's token and of what the row before it led to. Drafts are
+  // made by it; the model itself does not need it.
+  bool predictor = false;
   // This is true for checkpoints made with QuaRot (quant/rotation.h), which only fidelio writes. The inputs of o and
   // down are multiplied by Hadamard matrices first, over the heads and over the f columns; the weights of o and down
   // contain the inverse.

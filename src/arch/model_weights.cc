@@ -42,18 +42,33 @@ bool has_bias(const ModelConfig& c, Role role) {
   }
 }
 
+namespace {
+
+// Appends the linears of a layer by its stops, and then those of each of its experts.
+void append_layer(const ModelConfig& c, int layer, std::vector<LinearId>& ids) {
+  for (const Stop& stop : stops_of(c, layer))
+    if (!stop.routed)
+      for (Role role : stop.roles) ids.push_back({layer, role});
+  for (int expert = 0; has_experts(c, layer) && expert < c.experts; ++expert)  // all of an expert's linears together
+    for (const Stop& stop : stops_of(c, layer))
+      if (stop.routed)
+        for (Role role : stop.roles) ids.push_back({layer, role, expert});
+}
+
+}  // namespace
+
 std::vector<LinearId> linears_of(const ModelConfig& c) {
   std::vector<LinearId> ids = {{-1, Role::embedding}};
-  for (int i = 0; i < c.L; ++i) {
-    for (const Stop& stop : stops_of(c, i))
-      if (!stop.routed)
-        for (Role role : stop.roles) ids.push_back({i, role});
-    for (int expert = 0; has_experts(c, i) && expert < c.experts; ++expert)  // all of an expert's linears together
-      for (const Stop& stop : stops_of(c, i))
-        if (stop.routed)
-          for (Role role : stop.roles) ids.push_back({i, role, expert});
-  }
+  for (int i = 0; i < c.L; ++i) append_layer(c, i, ids);
   if (!c.tie_embeddings) ids.push_back({-1, Role::head});
+  return ids;
+}
+
+std::vector<LinearId> predictor_linears_of(const ModelConfig& c) {
+  if (!c.predictor) return {};
+  std::vector<LinearId> ids = {{kPredictorLayer, Role::join}};
+  append_layer(c, kPredictorLayer, ids);
+  if (has_experts(c, kPredictorLayer) && c.shared_f > 0) ids.push_back({kPredictorLayer, Role::shared_router});
   return ids;
 }
 
@@ -111,7 +126,7 @@ Shape delta_shape(const ModelConfig& c, DeltaTensor which) {
 
 Shape shape_of(const ModelConfig& c, LinearId id) {
   const int64_t d = c.d, q = int64_t{c.h} * c.e, kv = int64_t{c.hk} * c.e, twice = c.kept_columns,
-                f = id.layer >= 0 ? ffn_columns(c, id.layer) : c.f, shared = c.shared_f;
+                f = id.layer == -1 ? 0 : ffn_columns(c, id.layer), shared = c.shared_f;
   switch (id.role) {
     case Role::q:
       return {c.blocks.attention_gate ? 2 * q : q, d + twice};
@@ -141,6 +156,8 @@ Shape shape_of(const ModelConfig& c, LinearId id) {
       return {d, shared};
     case Role::shared_router:
       return {1, d};
+    case Role::join:
+      return {d, 2 * d};
     case Role::embedding:
     case Role::head:
       break;

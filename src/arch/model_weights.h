@@ -18,6 +18,9 @@ namespace fidelio {
 std::vector<LinearId> linears_of(const ModelConfig& config);
 // Returns the linears that are never quantised, layer by layer: those of the fixed roles.
 std::vector<LinearId> fixed_linears_of(const ModelConfig& config);
+// Returns the linears of the predictor of a model that has one: `join` first, which reads a token and what the row before
+// led to, and then those of a layer. They are none of linears_of().
+std::vector<LinearId> predictor_linears_of(const ModelConfig& config);
 // Returns the linear that gives logits, which is the embedding where the two are tied.
 LinearId head_of(const ModelConfig& config);
 // Returns the linears of a layer's stop: one for each of its roles, or for each expert and role, those of an expert

@@ -49,10 +49,13 @@ std::vector<LayerStop> stops_of(const ModelConfig& config) {
   return all;
 }
 
-std::string stop_name(int layer, const Stop& stop) { return fmt::format("layers.{}.{}", layer, stop.name); }
+std::string stop_name(int layer, const Stop& stop) {
+  return layer == kPredictorLayer ? fmt::format("predictor.{}", stop.name)
+                                  : fmt::format("layers.{}.{}", layer, stop.name);
+}
 
 std::string stop_of(LinearId id) {
-  if (id.layer < 0) return to_string(id);
+  if (id.layer == -1) return to_string(id);
   // A role has the same stop in every layer that has it.
   for (const auto& stops : kShared)
     for (const Stop& stop : stops)

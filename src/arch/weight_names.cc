@@ -12,7 +12,7 @@ struct RoleName {
   Role role;
   std::string_view name, module;  // the module's name inside "model.layers.N."
 };
-constexpr std::array<RoleName, 16> kRoleNames = {{{Role::q, "q", "self_attn.q_proj"},
+constexpr std::array<RoleName, 17> kRoleNames = {{{Role::q, "q", "self_attn.q_proj"},
                                                   {Role::k, "k", "self_attn.k_proj"},
                                                   {Role::v, "v", "self_attn.v_proj"},
                                                   {Role::o, "o", "self_attn.o_proj"},
@@ -27,7 +27,8 @@ constexpr std::array<RoleName, 16> kRoleNames = {{{Role::q, "q", "self_attn.q_pr
                                                   {Role::shared_down, "shared_down", "mlp.shared_expert.down_proj"},
                                                   {Role::delta_b, "delta_b", "linear_attn.in_proj_b"},
                                                   {Role::delta_a, "delta_a", "linear_attn.in_proj_a"},
-                                                  {Role::shared_router, "shared_router", "mlp.shared_expert_gate"}}};
+                                                  {Role::shared_router, "shared_router", "mlp.shared_expert_gate"},
+                                                  {Role::join, "join", "join"}}};
 
 }  // namespace
 
@@ -39,6 +40,9 @@ std::string_view name_of(Role role) {
 
 std::string to_string(LinearId id) {
   if (id.role == Role::embedding || id.role == Role::head) return std::string(name_of(id.role));
+  if (id.layer == kPredictorLayer)
+    return id.expert < 0 ? fmt::format("predictor.{}", name_of(id.role))
+                         : fmt::format("predictor.experts.{}.{}", id.expert, name_of(id.role));
   if (id.expert >= 0) return fmt::format("layers.{}.experts.{}.{}", id.layer, id.expert, name_of(id.role));
   return fmt::format("layers.{}.{}", id.layer, name_of(id.role));
 }
@@ -65,7 +69,7 @@ LinearId parse_linear_id(std::string_view text) {
   std::string_view rest = text;
   const int layer = take_number(rest, "layers."), expert = take_number(rest, "experts.");
   for (const RoleName& row : kRoleNames) {
-    if (is_fixed(row.role)) continue;
+    if (is_fixed(row.role) || row.role == Role::join) continue;
     const LinearId id{layer, row.role, expert};
     const bool in_mlp = row.role == Role::gate || row.role == Role::up || row.role == Role::down;
     if (rest == row.name && layer >= 0 && (expert < 0 || in_mlp) && to_string(id) == text)
@@ -78,19 +82,29 @@ LinearId parse_linear_id(std::string_view text) {
       text);
 }
 
+namespace {
+
+// Returns the module of a layer: "model.layers.3", or "mtp.layers.0", which is the predictor's.
+std::string layer_name(int layer) {
+  return layer == kPredictorLayer ? "mtp.layers.0" : fmt::format("model.layers.{}", layer);
+}
+
+}  // namespace
+
 std::string module_name(LinearId id) {
   if (id.role == Role::embedding) return "model.embed_tokens";
   if (id.role == Role::head) return "lm_head";
+  if (id.role == Role::join) return "mtp.fc";
   if (id.expert >= 0)
-    return fmt::format("model.layers.{}.mlp.experts.{}.{}_proj", id.layer, id.expert, name_of(id.role));
-  return fmt::format("model.layers.{}.{}", id.layer, kRoleNames[static_cast<size_t>(id.role)].module);
+    return fmt::format("{}.mlp.experts.{}.{}_proj", layer_name(id.layer), id.expert, name_of(id.role));
+  return fmt::format("{}.{}", layer_name(id.layer), kRoleNames[static_cast<size_t>(id.role)].module);
 }
 
 std::string weight_name(LinearId id) { return module_name(id) + ".weight"; }
 std::string bias_name(LinearId id) { return module_name(id) + ".bias"; }
 
 std::string norm_name(const ModelConfig& config, int layer, Norm norm) {
-  const auto in_layer = [&](const char* module) { return fmt::format("model.layers.{}.{}.weight", layer, module); };
+  const auto in_layer = [&](const char* module) { return fmt::format("{}.{}.weight", layer_name(layer), module); };
   switch (norm) {
     case Norm::attn:
       return in_layer("input_layernorm");
@@ -106,6 +120,12 @@ std::string norm_name(const ModelConfig& config, int layer, Norm norm) {
       return in_layer("self_attn.k_norm");
     case Norm::delta:
       return in_layer("linear_attn.norm");
+    case Norm::token:
+      return "mtp.pre_fc_norm_embedding.weight";
+    case Norm::before:
+      return "mtp.pre_fc_norm_hidden.weight";
+    case Norm::predicted:
+      return "mtp.norm.weight";
     case Norm::final:
       break;
   }
@@ -119,24 +139,24 @@ std::string router_name(const ModelConfig& c, int layer) {
     case ExpertFiles::joined:
       break;
     case ExpertFiles::lettered:
-      return fmt::format("model.layers.{}.block_sparse_moe.gate.weight", layer);
+      return layer_name(layer) + ".block_sparse_moe.gate.weight";
     case ExpertFiles::stacked:
-      return fmt::format("model.layers.{}.block_sparse_moe.router.layer.weight", layer);
+      return layer_name(layer) + ".block_sparse_moe.router.layer.weight";
   }
-  return fmt::format("model.layers.{}.mlp.gate.weight", layer);
+  return layer_name(layer) + ".mlp.gate.weight";
 }
 
 namespace {
 
 FusedName expert_name(const ModelConfig& c, LinearId id) {
   const int64_t d = c.d, f = c.f, e = id.expert;
-  const std::string module = fmt::format("model.layers.{}.block_sparse_moe", id.layer);
+  const std::string module = layer_name(id.layer) + ".block_sparse_moe";
   if (c.blocks.experts == ExpertFiles::lettered) {
     const int letter = id.role == Role::gate ? 1 : id.role == Role::down ? 2 : 3;
     return {fmt::format("{}.experts.{}.w{}.weight", module, e, letter), 0, id.role == Role::down ? d : f};
   }
   if (c.blocks.experts == ExpertFiles::joined) {
-    const std::string experts = fmt::format("model.layers.{}.mlp.experts", id.layer);
+    const std::string experts = layer_name(id.layer) + ".mlp.experts";
     if (id.role == Role::down) return {experts + ".down_proj", e * d, c.experts * d};
     return {experts + ".gate_up_proj", 2 * e * f + (id.role == Role::up ? f : 0), 2 * c.experts * f};
   }

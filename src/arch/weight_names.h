@@ -13,7 +13,8 @@
 namespace fidelio {
 
 // These are the linears of attention, of an MLP or an expert, of a gated delta net and of a shared expert. delta_b,
-// delta_a and shared_router are small and decide much, so they stay as they are (is_fixed).
+// delta_a and shared_router are small and decide much, so they stay as they are (is_fixed). `join` belongs to the
+// predictor of the token after the next (ModelConfig::predictor), whose layer is kPredictorLayer.
 enum class Role : uint8_t {
   q,
   k,
@@ -31,6 +32,7 @@ enum class Role : uint8_t {
   delta_b,
   delta_a,
   shared_router,
+  join,
   embedding,
   head
 };
@@ -49,8 +51,9 @@ struct LinearId {
 
 // Norm names the norms of a model. attn and mlp stand before the block of that name, post_attn and post_mlp act on
 // what the block adds to the stream, q and k act on queries and keys, delta acts on the heads of a delta net's output, and
-// final stands before the head.
-enum class Norm : uint8_t { attn, mlp, post_attn, post_mlp, q, k, delta, final };
+// final stands before the head. The last three are the predictor's: on the token's embedding, on what the row before led
+// to, and before the head.
+enum class Norm : uint8_t { attn, mlp, post_attn, post_mlp, q, k, delta, final, token, before, predicted };
 
 std::string to_string(LinearId id);  // for example "layers.3.q", "layers.3.experts.5.gate", "embedding", "head"
 LinearId parse_linear_id(std::string_view text);  // the inverse; throws Error that tells how a name is formed

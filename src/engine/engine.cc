@@ -71,7 +71,7 @@ double seconds_since(std::chrono::steady_clock::time_point start) {
 // besides, because prompts are not cut elsewhere.
 int64_t most_outputs(const Runner& runner) {
   const auto& [rows, logit_rows] = std::pair(runner.options().max_rows, runner.options().max_logit_rows);
-  if (runner.program().state.layers == 0) return std::min(rows, logit_rows);
+  if (runner.program().state.floats() == 0) return std::min(rows, logit_rows);
   check(rows > kStateChunk,
         "batches of {} rows: a model that keeps a state for each sequence needs {}, for a chunk of {} rows of a prompt "
         "and an output",

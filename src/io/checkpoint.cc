@@ -186,7 +186,7 @@ OwnedTensor Checkpoint::dense(LinearId id) const {
 }
 
 FormatSpec Checkpoint::format(LinearId id) const {
-  if (is_fixed(id.role)) return dense_spec(dense(id).view.dtype, weight_name(id));
+  if (is_fixed(id.role) || id.layer == kPredictorLayer) return dense_spec(dense(id).view.dtype, weight_name(id));
   const auto found = formats_.find(id);
   check(found != formats_.end(), "{} has no linear {}", folder(), to_string(id));
   return found->second;

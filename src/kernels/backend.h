@@ -110,6 +110,13 @@ concept Backend = requires(B b, const LinearWeight& weight, const typename B::Li
   // gated_norm(x, gate, weight, eps, function): rmsnorm(x) by head, * weight * function(gate).
   { b.gated_norm(input, input, input, 1e-6f, Gate::silu) } -> std::same_as<typename B::Acts>;
 
+  // --- a predictor of the token after the next (op::Before, op::Carry and op::Join)
+  // before(x, y, states): y = the row before of each row of x; the first row of a segment has what its state carries.
+  // carry(x, states): the states that are kept carry the rows of x. join(x, y): the columns of x, and then those of y.
+  b.before(input, matrix, states);
+  b.carry(input, states);
+  { b.join(input, input) } -> std::same_as<typename B::Acts>;
+
   // --- a mixture of experts
   // experts(weights) joins one matrix of each of a layer's experts. The matrices must outlive it.
   { b.experts(std::span<const typename B::Linear* const>()) } -> std::same_as<typename B::Experts>;

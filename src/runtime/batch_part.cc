@@ -27,9 +27,9 @@ void check_states(const Batch& batch, const StateShape& shape, int64_t slots) {
   };
   for (const Segment& s : batch.segments) {
     in_range(s.state);
-    check((s.state >= 0) == (shape.layers > 0 && s.position > 0),
+    check((s.state >= 0) == (shape.floats() > 0 && s.position > 0),
           "a segment at position {} begins from slot {}, and its model keeps {}", s.position, s.state,
-          shape.layers > 0 ? "states" : "no states");
+          shape.floats() > 0 ? "states" : "no states");
   }
   for (const KeptState& kept : batch.kept) {
     check(kept.slot >= 0, "a state is to be kept in slot {}", kept.slot);

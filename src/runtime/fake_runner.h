@@ -48,6 +48,7 @@ class FakeRunner final : public Runner {
   }
   void set_short_head(const LinearWeight&, std::span<const int32_t>) override {}
   std::unique_ptr<Runner> make_draft(const Checkpoint&) override { return nullptr; }
+  std::unique_ptr<Runner> make_predictor(const Checkpoint&) override { return nullptr; }
   std::unique_ptr<Runner> make_sibling(const Checkpoint&, const RunnerOptions&) const override { return nullptr; }
   bool shares_cache_with(const Runner& other) const override { return this == &other; }
   int64_t cache_bytes() const override { return 0; }

@@ -39,6 +39,8 @@ struct RunnerOptions {
   // The positions of the longest sequence. They choose between the short and the long frequencies of LongRoPE, once
   // for all sequences. With 0 they are as many as the cache holds, at most max_positions.
   int64_t context = 0;
+  // The model drafts with its predictor (ModelConfig::predictor, make_predictor()), so its steps keep what that needs.
+  bool predictor = false;
   // The caches and weights are prepared for these activations. begin() may ask for less precise ones.
   Activations mode = Activations::a16;
   // Readings will ask for this many high bits (Reading). The CPU packs integers and grids of layers so that they can
@@ -112,6 +114,10 @@ class Runner {
   // Makes a runner with another set of weights of the same shapes, which works in this runner's cache and scratch: a
   // draft in a format of its own. The two run one step after the other. Throws Error if the shapes differ.
   virtual std::unique_ptr<Runner> make_draft(const Checkpoint& checkpoint) = 0;
+  // Makes the runner of the predictor of a model, which drafts in this runner's cache, states and scratch by weights of
+  // its own and the model's embedding and head. RunnerOptions::predictor must have been set. A batch has one row for each
+  // sequence, its newest token. Throws Error if the model has no predictor.
+  virtual std::unique_ptr<Runner> make_predictor(const Checkpoint& checkpoint) = 0;
   virtual bool shares_cache_with(const Runner& other) const = 0;
   // Makes a runner of the same checkpoint on the same device, with its own cache, scratch and options. The packed
   // weights are shared until either runner is given others. Throws Error for a draft.

@@ -18,7 +18,7 @@ class RunnerImpl : public Runner {
   // `sibling` is a runner of the same checkpoint on the same device, whose packed weights are shared.
   RunnerImpl(B backend, const Checkpoint& checkpoint, const RunnerOptions& options, const Runner* sibling = nullptr)
       : RunnerImpl(std::make_shared<RunnerMemory<B>>(RunnerMemory<B>{.backend = std::move(backend)}), checkpoint,
-                   options, sibling) {
+                   options, Part::model, sibling) {
     allocate_memory();
   }
 
@@ -29,21 +29,30 @@ class RunnerImpl : public Runner {
   int64_t state_slots() const override { return memory_->state_slots; }
   int64_t state_bytes() const override { return state_slots() * program_.state.floats() * int64_t{sizeof(float)}; }
   void reserve_states(int64_t slots) override {
-    if (program_.state.layers == 0 || slots <= memory_->state_slots) return;
+    if (program_.state.floats() == 0 || slots <= memory_->state_slots) return;
     memory_->states = {};  // gives its memory back before more is taken
     memory_->states = b_.allocate_states(program_.state, slots);
     memory_->state_slots = slots;
     ++memory_->states_version;
   }
   int64_t cache_pages() const override { return PageTable::pages_for(options_.cache_tokens); }
-  bool kinds_agree() const override { return !B::kOneKindAStep && program_.state.layers == 0; }
+  bool kinds_agree() const override { return !B::kOneKindAStep && program_.state.floats() == 0; }
   std::unique_ptr<Runner> make_draft(const Checkpoint& checkpoint) override {
     check_same_shapes(checkpoint.config(), config_);
     RunnerOptions options = options_;
     options.high_bits = 0;  // its weights are read whole
-    auto draft = std::unique_ptr<RunnerImpl>(new RunnerImpl(memory_, checkpoint, options, nullptr));
+    options.predictor = false;
+    auto draft = std::unique_ptr<RunnerImpl>(new RunnerImpl(memory_, checkpoint, options, Part::model, nullptr));
     draft->executor_.find_values();
     return draft;
+  }
+  std::unique_ptr<Runner> make_predictor(const Checkpoint& checkpoint) override {
+    check(options_.predictor, "{} was loaded without its predictor", checkpoint.folder());
+    auto made = std::unique_ptr<RunnerImpl>(new RunnerImpl(memory_, checkpoint, options_, Part::predictor, this));
+    allocate_values(b_, made->program_, options_.max_rows, options_.max_logit_rows, memory_->values);
+    made->executor_.find_values();
+    executor_.find_values();
+    return made;
   }
   std::unique_ptr<Runner> make_sibling(const Checkpoint&, const RunnerOptions&) const override {
     throw Error("a draft has no siblings; ask the runner that it drafts for");
@@ -61,8 +70,7 @@ class RunnerImpl : public Runner {
   int64_t bytes_read(Reading reading) const override {
     int64_t bytes = 0, of_experts = 0;
     for (LinearId id : program_.linears)
-      if (id.role != Role::embedding && id.role != Role::head)
-        (id.expert < 0 ? bytes : of_experts) += b_.bytes_read(*weights_[id], reading);
+      if (is_read(id)) (id.expert < 0 ? bytes : of_experts) += b_.bytes_read(*weights_[id], reading);
     // One row passes only some of a layer's experts.
     if (config_.experts > 0) bytes += of_experts / config_.experts * config_.experts_per_row;
     check_short_head(reading);
@@ -164,13 +172,21 @@ class RunnerImpl : public Runner {
   PackedLinear linear(LinearId id) const override { return weights_[id]; }
 
  private:
+  // A runner runs a model, or the predictor of one (step/build.h).
+  enum class Part : uint8_t { model, predictor };
+  static Program program_of(const ModelConfig& config, const RunnerOptions& options, Part part) {
+    check(!options.predictor || config.predictor, "this {} has no block that predicts a token more (mtp.*)",
+          name_of(config.architecture));
+    if (part == Part::predictor) return build_predictor_program(config, options.context);
+    return options.predictor ? build_followed_program(config, options.context) : build_program(config, options.context);
+  }
   RunnerImpl(std::shared_ptr<RunnerMemory<B>> memory, const Checkpoint& checkpoint, const RunnerOptions& options,
-             const Runner* sibling)
+             Part part, const Runner* sibling)
       : memory_(std::move(memory)),
         b_(memory_->backend),
         config_(checkpoint.config()),
         options_(with_defaults(options, config_)),
-        program_(build_program(config_, options_.context)),
+        program_(program_of(config_, options_, part)),
         weights_(program_),
         cache_(memory_->cache),
         executor_(b_, program_, weights_, memory_->values, cache_, memory_->states) {
@@ -184,6 +200,22 @@ class RunnerImpl : public Runner {
     if (options.cache_tokens == 0) options.cache_tokens = config.max_positions;
     if (options.context == 0) options.context = std::min(options.cache_tokens, int64_t{config.max_positions});
     return options;
+  }
+
+  // Tells whether the program multiplies by this linear of a layer.
+  bool is_read(LinearId id) const {
+    const auto reads = [&](const Op& operation) {
+      if (const auto* product = std::get_if<op::Product>(&operation))
+        return std::ranges::any_of(product->outputs, [&](const op::Output& o) {
+          return program_.linears[static_cast<size_t>(o.weight)] == id;
+        });
+      const auto* routed = std::get_if<op::RoutedProduct>(&operation);
+      return routed != nullptr && std::ranges::any_of(routed->outputs, [&](const op::RoutedOutput& o) {
+               const LayerExperts& experts = program_.experts[static_cast<size_t>(o.weights)];
+               return experts.layer == id.layer && experts.role == id.role && id.expert >= 0;
+             });
+    };
+    return id.layer != -1 && std::ranges::any_of(program_.ops, reads);
   }
 
   // A backend that has feed() has choose_later() and collect() too.
@@ -216,7 +248,8 @@ class RunnerImpl : public Runner {
     if constexpr (kChoosesLater) b_.feed(from);
     const auto work = [&] {
       embed();
-      layers(0, config_.L);
+      layers(0, static_cast<int>(program_.layers.size()));
+      run(program_.follow);
       if (count > 0) executor_.run_head(0, count);
     };
     if (!executor_.routes_alone()) return work();
@@ -239,6 +272,10 @@ class RunnerImpl : public Runner {
     std::vector<LinearId> order = linears_of(config_);
     const std::vector<LinearId> fixed = fixed_linears_of(config_);
     order.insert(order.end(), fixed.begin(), fixed.end());
+    if (options_.predictor) {
+      const std::vector<LinearId> more = predictor_linears_of(config_);
+      order.insert(order.end(), more.begin(), more.end());
+    }
     std::stable_partition(order.begin(), order.end(),
                           [](LinearId id) { return id.role == Role::embedding || id.role == Role::head; });
     for (LinearId id : order) {

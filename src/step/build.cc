@@ -11,14 +11,20 @@ namespace {
 
 class Builder {
  public:
-  Builder(const ModelConfig& config, int64_t context) : c_(config), scalars_(scalars_of(config)) {
+  // `predictor`: the model drafts with its predictor.
+  Builder(const ModelConfig& config, int64_t context, bool predictor)
+      : c_(config), scalars_(scalars_of(config)), predictor_(predictor) {
     p_.linears = linears_of(c_);
     const std::vector<LinearId> fixed = fixed_linears_of(c_);
     p_.linears.insert(p_.linears.end(), fixed.begin(), fixed.end());
+    if (predictor_) {
+      const std::vector<LinearId> more = predictor_linears_of(c_);
+      p_.linears.insert(p_.linears.end(), more.begin(), more.end());
+    }
     if (c_.tie_embeddings) p_.linears.push_back({-1, Role::head});
-    p_.attention = attention_shape(c_, context);
+    p_.attention = attention_shape(c_, context, predictor_);
     p_.deltas = delta_layers(c_);
-    p_.state = state_shape(c_);
+    p_.state = state_shape(c_, predictor_);
     p_.routing = {c_.experts, c_.experts_per_row, c_.renormalised};
     if (c_.rotated) p_.hadamards = {heads_turn(c_), gated_turn(c_)};
   }
@@ -31,6 +37,33 @@ class Builder {
         has_delta_net(c_, layer_) ? delta_net() : attention();
         has_experts(c_, layer_) ? experts() : mlp();
       }));
+    layer_ = kPredictorLayer;
+    if (predictor_) p_.follow = ops([&] { follow(); });
+    heads();
+    return std::move(p_);
+  }
+
+  // The predictor's layer has its own place in the cache, behind those of the model's layers.
+  Program build_predictor() {
+    p_.stream = value("x", Rows::stream, c_.d);
+    attention_layers_ = static_cast<int>(p_.attention.depth()) - 1;
+    layer_ = kPredictorLayer;
+    p_.embedding = ops([&] { join(p_.stream); });
+    p_.layers.push_back(ops([&] {
+      attention();
+      has_experts(c_, layer_) ? experts() : mlp();
+      const ValueId hidden = value("hidden", Rows::stream, c_.d);
+      final_norm_ = norm(Norm::predicted);
+      add(op::Norm{p_.stream, hidden, final_norm_, scalars_.eps});
+      add(op::Carry{hidden});
+    }));
+    heads();
+    return std::move(p_);
+  }
+
+ private:
+  // The two heads.
+  void heads() {
     p_.logits = value("logits", Rows::logits, c_.v);
     p_.head_weight = linear({-1, Role::head});
     p_.head = ops([&] { head(p_.logits); });
@@ -39,10 +72,8 @@ class Builder {
       head(p_.draft_logits);
       add(op::Spread{p_.draft_logits, p_.logits});
     });
-    return std::move(p_);
   }
 
- private:
   ValueId value(const std::string& name, Rows rows, int64_t columns, bool prepared = false) {
     const auto same = [&](const Value& v) {
       return v.name == name && v.rows == rows && v.columns == columns && v.prepared == prepared;
@@ -58,7 +89,7 @@ class Builder {
     return static_cast<WeightId>(std::ranges::find(p_.linears, id) - p_.linears.begin());
   }
   NormId norm(Norm which, float factor = 1) {
-    p_.norms.push_back({which == Norm::final ? -1 : layer_, which, factor});
+    p_.norms.push_back({which >= Norm::final ? -1 : layer_, which, factor});
     return last(p_.norms);
   }
   ExpertsId experts_of(Role role) {
@@ -76,6 +107,33 @@ class Builder {
     const int32_t first = next();
     append();
     return {first, next()};
+  }
+
+  // The predictor's input: to = join of the token's embedding and what the row before led to, both normed.
+  void join(ValueId to) {
+    const ValueId token = value("token", Rows::stream, c_.d), hidden = value("hidden", Rows::stream, c_.d),
+                  before = value("before", Rows::stream, c_.d), joined = prepared("joined", 2 * c_.d);
+    add(op::Embed{token, linear({-1, Role::embedding}), scalars_.embedding});
+    add(op::Norm{token, token, norm(Norm::token), scalars_.eps});
+    add(op::Before{hidden, before});
+    add(op::Norm{before, before, norm(Norm::before), scalars_.eps});
+    add(op::Join{token, before, joined});
+    add(op::Product{joined, {{linear({layer_, Role::join}), to}}});
+  }
+
+  // Keeps the predictor's keys and values of all rows, and what the rows led to, as its steps will need them.
+  void follow() {
+    check(c_.blocks.norm_before && !c_.rotated && c_.kept_columns == 0,
+          "a predictor reads a normed stream; a model without that, or rotated, or with columns kept in 8 bits, has no "
+          "program for its predictor yet");
+    const ValueId hidden = value("hidden", Rows::stream, c_.d);
+    final_norm_ = norm(Norm::final, scalars_.final_norm);
+    add(op::Norm{p_.stream, hidden, final_norm_, scalars_.eps});
+    const ValueId x = value("predicted", Rows::stream, c_.d), input = prepared("input", c_.d);
+    join(x);
+    add(op::Carry{hidden});
+    add(op::Norm{x, input, norm(Norm::attn), scalars_.eps});
+    queries(input);
   }
 
   // The input of attention or of the MLP: the stream, normed where the family norms before its blocks.
@@ -115,27 +173,16 @@ class Builder {
     p_.taps.back().end = next();
   }
 
-  // Attention's output, times the sigmoid of a gate where the family has one.
-  ValueId attended(ValueId q, ValueId gate, int layer) {
-    const int64_t width = int64_t{c_.h} * c_.e;
-    const ValueId heads = prepared("heads", width);
-    if (!c_.blocks.attention_gate) {
-      add(op::Attend{q, heads, layer});
-      return heads;
-    }
-    const ValueId plain = prepared("attended", width);
-    add(op::Attend{q, plain, layer});
-    add(op::GateHeads{plain, gate, heads});
-    return heads;
-  }
-
-  void attention() {
-    const int32_t block = next();
+  // The queries of a layer, with the gate on attention's output where there is one, and their place in the cache.
+  struct Queries {
+    ValueId q, gate;
+    int layer;
+  };
+  // Makes queries, keys and values of the layer's input, and keeps the latter two in the cache.
+  Queries queries(ValueId input) {
     const int64_t width = int64_t{c_.h} * c_.e, kv_width = int64_t{c_.hk} * c_.e;
     const ValueId q = value("q", Rows::stream, width), k = value("k", Rows::stream, kv_width),
                   v = value("v", Rows::stream, kv_width);
-    const ValueId input = ordered(block_input(Norm::attn), "qkv");
-    tap("qkv", input, block);
     const bool gated = c_.blocks.attention_gate;
     const ValueId both = gated ? value("q_gate", Rows::stream, 2 * width) : q,
                   gate = gated ? value("attention_gate", Rows::stream, width) : -1;
@@ -152,8 +199,30 @@ class Builder {
       heads.k_norm = norm(Norm::k);
     }
     add(heads);
-    const ValueId output = ordered(turned(attended(q, gate, heads.layer), 0), "o");
-    tap("o", output, block, q);
+    return {q, gate, heads.layer};
+  }
+
+  // Attention's output, times the sigmoid of a gate where the family has one.
+  ValueId attended(const Queries& by) {
+    const int64_t width = int64_t{c_.h} * c_.e;
+    const ValueId heads = prepared("heads", width);
+    if (by.gate < 0) {
+      add(op::Attend{by.q, heads, by.layer});
+      return heads;
+    }
+    const ValueId plain = prepared("attended", width);
+    add(op::Attend{by.q, plain, by.layer});
+    add(op::GateHeads{plain, by.gate, heads});
+    return heads;
+  }
+
+  void attention() {
+    const int32_t block = next();
+    const ValueId input = ordered(block_input(Norm::attn), "qkv");
+    tap("qkv", input, block);
+    const Queries made = queries(input);
+    const ValueId output = ordered(turned(attended(made), 0), "o");
+    tap("o", output, block, made.q);
     add_branch(output, Role::o, Norm::post_attn);
   }
 
@@ -251,6 +320,7 @@ class Builder {
 
   const ModelConfig& c_;
   const Scalars scalars_;
+  const bool predictor_;
   Program p_;
   int layer_ = 0, attention_layers_ = 0, delta_layers_ = 0;  // the layer, and how many of each mixer came before
   NormId final_norm_ = -1;
@@ -258,6 +328,14 @@ class Builder {
 
 }  // namespace
 
-Program build_program(const ModelConfig& config, int64_t context) { return Builder(config, context).build(); }
+Program build_program(const ModelConfig& config, int64_t context) { return Builder(config, context, false).build(); }
+
+Program build_followed_program(const ModelConfig& config, int64_t context) {
+  return Builder(config, context, true).build();
+}
+
+Program build_predictor_program(const ModelConfig& config, int64_t context) {
+  return Builder(config, context, true).build_predictor();
+}
 
 }  // namespace fidelio

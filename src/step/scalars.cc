@@ -38,7 +38,7 @@ void check_same_shapes(const ModelConfig& draft, const ModelConfig& model) {
         draft.kept_columns, model.kept_columns);
 }
 
-AttentionShape attention_shape(const ModelConfig& c, int64_t context) {
+AttentionShape attention_shape(const ModelConfig& c, int64_t context, bool predictor) {
   AttentionShape shape;
   shape.heads = c.h;
   shape.kv_heads = c.hk;
@@ -48,8 +48,10 @@ AttentionShape attention_shape(const ModelConfig& c, int64_t context) {
   shape.query_growth = c.query_growth;
   if (c.query_growth != 0) shape.query_growth_positions = c.rope.original_max_positions;
   std::vector<RopeUse> uses;  // the kind of each rotation so far
-  for (int i = 0; i < c.L; ++i) {
-    const LayerKind kind = kind_of(c, i);
+  std::vector<LayerKind> kinds;
+  for (int i = 0; i < c.L; ++i) kinds.push_back(kind_of(c, i));
+  if (predictor) kinds.push_back(kind_of(c, kPredictorLayer));
+  for (const LayerKind& kind : kinds) {
     if (kind.mixer != Mixer::attention) continue;
     const auto found = std::find(uses.begin(), uses.end(), kind.rope);
     shape.layers.push_back({kind.window, static_cast<int>(found - uses.begin())});
@@ -64,16 +66,19 @@ AttentionShape attention_shape(const ModelConfig& c, int64_t context) {
   return shape;
 }
 
-StateShape state_shape(const ModelConfig& c) {
+StateShape state_shape(const ModelConfig& c, bool predictor) {
   const DeltaNet& delta = c.delta;
-  const auto layers = static_cast<int>(delta_layers(c).size());
-  if (layers == 0) return {};
-  return {.layers = layers,
-          .heads = delta.value_heads,
-          .key_dim = delta.key_dim,
-          .value_dim = delta.value_dim,
-          .rows = delta.kernel - 1,
-          .channels = delta.channels()};
+  StateShape shape;
+  if (const auto layers = static_cast<int>(delta_layers(c).size()); layers > 0)
+    shape = {.layers = layers,
+             .heads = delta.value_heads,
+             .key_dim = delta.key_dim,
+             .value_dim = delta.value_dim,
+             .rows = delta.kernel - 1,
+             .channels = delta.channels(),
+             .carried = 0};
+  if (predictor) shape.carried = c.d;
+  return shape;
 }
 
 Hadamard heads_turn(const ModelConfig& c) { return hadamard_for(c.h, c.e); }

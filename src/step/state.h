@@ -27,10 +27,13 @@ struct StateShape {
   int heads = 0, key_dim = 0, value_dim = 0;
   int rows = 0;  // one less than the convolution's kernel
   int64_t channels = 0;
+  // The predictor of a model that drafts with it reads what the row before led to (op::Before): so many values, once for
+  // all layers.
+  int64_t carried = 0;
 
-  int64_t matrices() const { return int64_t{heads} * key_dim * value_dim; }  // the values of one layer's matrices
-  int64_t inputs() const { return rows * channels; }                         // the values of one layer's inputs
-  int64_t floats() const { return layers * (matrices() + inputs()); }        // the values of a slot
+  int64_t matrices() const { return int64_t{heads} * key_dim * value_dim; }      // the values of one layer's matrices
+  int64_t inputs() const { return rows * channels; }                             // the values of one layer's inputs
+  int64_t floats() const { return layers * (matrices() + inputs()) + carried; }  // the values of a slot
   bool operator==(const StateShape&) const = default;
 };
 

@@ -8,8 +8,9 @@ namespace fidelio {
 namespace {
 
 std::string_view name_of(Norm norm) {
-  constexpr std::string_view kNames[] = {"attn_norm", "mlp_norm", "post_attn_norm", "post_mlp_norm",
-                                         "q_norm",    "k_norm",   "delta_norm",     "final_norm"};
+  constexpr std::string_view kNames[] = {"attn_norm",  "mlp_norm",    "post_attn_norm", "post_mlp_norm",
+                                         "q_norm",     "k_norm",      "delta_norm",     "final_norm",
+                                         "token_norm", "before_norm", "predicted_norm"};
   return kNames[static_cast<size_t>(norm)];
 }
 
@@ -32,6 +33,7 @@ class Writer {
     state();
     part("embedding", p_.embedding);
     for (size_t layer = 0; layer < p_.layers.size(); ++layer) part(fmt::format("layer {}", layer), p_.layers[layer]);
+    if (p_.follow.first < p_.follow.last) part("follow", p_.follow);
     part("head", p_.head);
     part("draft head", p_.draft_head);
     return std::move(text_);
@@ -55,6 +57,7 @@ class Writer {
   }
   void state() {
     const StateShape& s = p_.state;
+    if (s.carried > 0) text_ += fmt::format("state carries a row of {}\n", s.carried);
     if (s.layers == 0) return;
     text_ += fmt::format("state of {} layers: {} matrices of {} x {}, {} rows of {} inputs\n", s.layers, s.heads,
                          s.key_dim, s.value_dim, s.rows, s.channels);
@@ -75,8 +78,9 @@ class Writer {
   std::string norm(NormId id) const {
     if (id < 0) return "-";
     const NormWeight& w = p_.norms[static_cast<size_t>(id)];
-    const std::string name =
-        w.layer < 0 ? std::string(name_of(w.norm)) : fmt::format("layers.{}.{}", w.layer, name_of(w.norm));
+    const std::string name = w.layer == -1                ? std::string(name_of(w.norm))
+                             : w.layer == kPredictorLayer ? fmt::format("predictor.{}", name_of(w.norm))
+                                                          : fmt::format("layers.{}.{}", w.layer, name_of(w.norm));
     return w.factor == 1 ? name : fmt::format("{} * {}", name, w.factor);
   }
   std::string experts(ExpertsId id) const {
@@ -132,6 +136,13 @@ class Writer {
   }
   std::string describe(const op::AddShared& o) const {
     return fmt::format("add       {} += {} {}", value(o.to), value(o.from), value(o.gate));
+  }
+  std::string describe(const op::Before& o) const {
+    return fmt::format("before    {} <- {}", value(o.to), value(o.from));
+  }
+  std::string describe(const op::Carry& o) const { return fmt::format("carry     {}", value(o.from)); }
+  std::string describe(const op::Join& o) const {
+    return fmt::format("join      {} <- {} {}", value(o.to), value(o.a), value(o.b));
   }
   std::string describe(const op::Gated& o) const {
     return fmt::format("gated     {} <- {} {}, {}", value(o.to), value(o.gate), value(o.up), name_of(o.function));

@@ -118,7 +118,7 @@ void bench_speculate(SpeculateBench o) {
   options.cache_tokens = most * (std::min(context, longest + std::min(context, o.prompts.max_tokens)) + kPageTokens);
   options.max_logit_rows = std::max(options.max_logit_rows, most * (o.draft.most + 1));
   options.max_rows = std::max(options.max_rows, options.max_logit_rows);
-  options.high_bits = high_bits_of(o.drafts, o.run, model.checkpoint.config().v);
+  prepare_for_drafts(options, o.drafts, o.run, model.checkpoint.config().v);
   const auto runner = make_runner(o.run, model.checkpoint, options);
   std::vector<Draft> drafts(1);
   drafts[0].name = "plain";

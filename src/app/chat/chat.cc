@@ -108,7 +108,7 @@ class Messages {
 
 RunnerOptions options_for(const Chat& o, const TextModel& model) {
   RunnerOptions options = runner_options(o.run);
-  options.high_bits = high_bits_of({&o.draft.draft, 1}, o.run, model.checkpoint.config().v);
+  prepare_for_drafts(options, {&o.draft.draft, 1}, o.run, model.checkpoint.config().v);
   return options;
 }
 

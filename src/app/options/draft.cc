@@ -11,6 +11,8 @@
 namespace fidelio::app {
 namespace {
 
+constexpr std::string_view kPredictor = "mtp";
+
 std::vector<std::string> parts_of(const std::string& text) {
   std::vector<std::string> parts;
   for (size_t begin = 0; begin <= text.size();) {
@@ -59,6 +61,10 @@ void add_part(const std::string& part, Runner& model, const RunOptions& run, Dra
   if (const auto named = activations_named(what)) {
     draft.how.draft = &model;
     draft.how.reading = *named;
+  } else if (what == kPredictor) {
+    draft.copy = model.make_predictor(Checkpoint::open(run.model));
+    draft.how.draft = draft.copy.get();
+    draft.how.reading = mode;
   } else if (is_high_bits(what)) {
     draft.how.draft = &model;
     draft.how.reading = {mode, what[0] - '0'};
@@ -66,7 +72,8 @@ void add_part(const std::string& part, Runner& model, const RunOptions& run, Dra
           draft.name, run.model, what);
   } else {
     check(std::filesystem::exists(what),
-          "--draft {}: expected off, auto, lookup, a number of bits from 1 to 7, activations, or a model's folder or "
+          "--draft {}: expected off, auto, lookup, mtp, a number of bits from 1 to 7, activations, or a model's folder "
+          "or "
           ".gguf file; \"{}\" is none of these",
           draft.name, what);
     check_same_tokens(what, run.model);
@@ -103,7 +110,8 @@ void add_draft(CLI::App& verb, DraftOptions& o) {
   CLI::Option* draft = verb.add_option(
       "--draft", o.draft,
       "Speculative decoding, which changes no answer: off (the default), auto (what `fidelio draft` chose), lookup "
-      "(n-grams of the text), 4 (only the top 4 bits of the weights; 4:a8 with 8-bit activations), or the folder or "
+      "(n-grams of the text), mtp (the model's own block that predicts a token more), 4 (only the top 4 bits of the "
+      "weights; 4:a8 with 8-bit activations), or the folder or "
       ".gguf file of a smaller copy of the model; joined by +");
   verb.add_option("--drafts", o.most, "Tokens guessed at once, at most")->check(CLI::Range(1, 64))->needs(draft);
   verb.add_flag("--fixed-drafts", o.fixed, "Always guess that many, instead of as many as pay")->needs(draft);
@@ -111,8 +119,8 @@ void add_draft(CLI::App& verb, DraftOptions& o) {
 
 bool is_high_bits(const std::string& draft) { return draft.size() == 1 && draft[0] >= '1' && draft[0] <= '7'; }
 
-int high_bits_of(std::span<const std::string> drafts, const RunOptions& run, int64_t v) {
-  int bits = 0;
+void prepare_for_drafts(RunnerOptions& options, std::span<const std::string> drafts, const RunOptions& run, int64_t v) {
+  int& bits = options.high_bits;
   for (std::string draft : drafts) {
     if (draft == "auto") {
       const auto chosen = chosen_draft(run.model, v);
@@ -121,6 +129,7 @@ int high_bits_of(std::span<const std::string> drafts, const RunOptions& run, int
     for (const std::string& part : parts_of(draft)) {
       Activations mode{};
       const std::string what = without_activations(part, mode);
+      if (what == kPredictor) options.predictor = true;
       if (!is_high_bits(what)) continue;
       check(bits == 0 || bits == what[0] - '0',
             "drafts of {} and of {} high bits: weights are packed so that they can be cut in one place; give them one "
@@ -129,7 +138,6 @@ int high_bits_of(std::span<const std::string> drafts, const RunOptions& run, int
       bits = what[0] - '0';
     }
   }
-  return bits;
 }
 
 Draft open_draft(const DraftOptions& o, Runner& model, const RunOptions& run) {
@@ -153,7 +161,7 @@ Draft open_draft(const DraftOptions& o, Runner& model, const RunOptions& run) {
       add_part(chosen && part == "copy" ? draft_folder(run.model) : part, model, run, draft);
   }
   if (chosen && draft.how.draft != nullptr && !chosen->head_tokens.empty()) {
-    const Checkpoint weights = Checkpoint::open(draft.copy ? draft.folder : run.model);
+    const Checkpoint weights = Checkpoint::open(draft.folder.empty() ? run.model : draft.folder);
     draft.how.draft->set_short_head(weights.linear(head_of(weights.config())), chosen->head_tokens);
     draft.how.reading.short_head = true;
   }
@@ -176,10 +184,11 @@ std::optional<ChosenDraft> chosen_draft(const std::string& folder, int64_t v) {
   // The folder may be a stranger's, so its choice may name only its own contents, never another folder of this machine.
   const std::string draft = text("draft");
   for (const std::string& part : parts_of(draft))
-    check(part == "lookup" || part == "copy" || is_high_bits(part),
-          "{}: \"draft\" is \"{}\": expected lookup, copy or a number of bits from 1 to 7, joined by +: the file is "
-          "damaged; choose a draft anew",
-          file, draft);
+    check(
+        part == "lookup" || part == "copy" || part == kPredictor || is_high_bits(part),
+        "{}: \"draft\" is \"{}\": expected lookup, copy, mtp or a number of bits from 1 to 7, joined by +: the file is "
+        "damaged; choose a draft anew",
+        file, draft);
   const std::string remedy = "`fidelio draft` chooses one for these";
   check(text("weights_sha256") == weights_of(folder), "{}: the draft was chosen for other weights than those in {}: {}",
         file, folder, remedy);

@@ -12,20 +12,21 @@ struct DraftOptions {
 };
 void add_draft(CLI::App& verb, DraftOptions& options);  // It adds --draft --drafts --fixed-drafts.
 
-// Returns the setting RunnerOptions::high_bits with which a model of v tokens must be opened for these drafts, given as
-// for --draft: the one number of high bits that their parts read, or 0. Throws Error where there are two numbers.
-int high_bits_of(std::span<const std::string> drafts, const RunOptions& run, int64_t v);
+// Sets the options with which a model of v tokens must be opened for these drafts, given as for --draft: the one number of
+// high bits that their parts read, and whether one of them is the predictor. Throws Error where there are two numbers.
+void prepare_for_drafts(RunnerOptions& options, std::span<const std::string> drafts, const RunOptions& run, int64_t v);
 bool is_high_bits(const std::string& draft);
 
 // This is an opened draft; a copy lives as long as this object.
 struct Draft {
-  std::string name;    // It is the name as asked for.
-  std::string folder;  // It is the folder of the copy, if it is one.
-  std::unique_ptr<Runner> copy;
+  std::string name;              // It is the name as asked for.
+  std::string folder;            // It is the folder of the copy, if it is one.
+  std::unique_ptr<Runner> copy;  // It runs the copy, or the model's predictor.
   SpeculationOptions how;
 };
 // Opens a draft. Its name is off, auto, or parts joined by +, of which at most one is not lookup:
 //   lookup       what followed the same tokens earlier in prompt and answer
+//   mtp, mtp:a8  the block of the model that predicts a token more
 //   4, 4:a8, a8  the model's own weights read as their 4 high bits, with activations of their own
 //   FOLDER       the same model in another format; FOLDER:a8
 // auto is what `fidelio draft` has chosen for the model. Without such a choice it is lookup together with the high bits

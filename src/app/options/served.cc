@@ -43,7 +43,7 @@ serve::Loaded load_served(const ServedOptions& o) {
       serve::ServedModel{o.name.empty() ? folder_name(o.run.model) : o.name, opened.tokenizer, opened.chat,
                          opened.stop_ids, GenerationDefaults::load(opened.checkpoint.texts())});
   RunnerOptions options = runner_options(o.run);
-  options.high_bits = high_bits_of({&o.draft.draft, 1}, o.run, config.v);
+  prepare_for_drafts(options, {&o.draft.draft, 1}, o.run, config.v);
   options.cache_tokens = o.cache_tokens > 0 ? o.cache_tokens : default_cache_tokens(o, opened.checkpoint, options);
   serve::Loaded loaded;
   std::vector<std::string> tokens = bytes_of_tokens(model->tokenizer);

@@ -38,7 +38,7 @@ nlohmann::json measure_draft(const std::string& verb, const RunOptions& run, con
                              const std::vector<EvalText>& texts, const WindowOptions& windows,
                              const RunnerOptions& measuring, const EvalDraft& o) {
   RunnerOptions options = measuring;
-  options.high_bits = high_bits_of({&o.draft.draft, 1}, run, model.checkpoint.config().v);
+  prepare_for_drafts(options, {&o.draft.draft, 1}, run, model.checkpoint.config().v);
   const auto verifier = make_runner(run, model.checkpoint, options);
   const Draft draft = open_draft(o.draft, *verifier, run);
   check(draft.how.draft != nullptr && !draft.how.lookup,

@@ -125,7 +125,7 @@ void eval_tasks(const RunOptions& run, const EvalTasks& o, const DraftOptions& w
   }
   const int64_t rows_each = with.draft == "off" ? 1 : 1 + with.most;
   RunnerOptions options = answering(runner_options(run), model, set, o.questions, rows_each);
-  options.high_bits = high_bits_of({&with.draft, 1}, run, model.checkpoint.config().v);
+  prepare_for_drafts(options, {&with.draft, 1}, run, model.checkpoint.config().v);
   const auto runner = make_runner(run, model.checkpoint, options);
   Draft draft = open_draft(with, *runner, run);
   draft.how.adapt = false;

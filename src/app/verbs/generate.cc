@@ -55,7 +55,7 @@ void generate_once(Generate o, bool given) {
   options.cache_tokens =
       std::min<int64_t>(context, static_cast<int64_t>(prompt.size()) + std::min<int64_t>(context, o.max_tokens));
   say_if_not_as_certified(model.checkpoint, options, options.cache_tokens);
-  options.high_bits = high_bits_of({&o.draft.draft, 1}, o.run, model.checkpoint.config().v);
+  prepare_for_drafts(options, {&o.draft.draft, 1}, o.run, model.checkpoint.config().v);
   const auto runner = make_runner(o.run, model.checkpoint, options);
   const Draft draft = open_draft(o.draft, *runner, o.run);
   Engine engine(*runner, engine_options(model, options.mode, draft));

@@ -47,6 +47,8 @@ std::string tensor_name(LinearId id) {
       return fmt::format("blk.{}.ffn_down_shexp", id.layer);
     case Role::shared_router:
       return fmt::format("blk.{}.ffn_gate_inp_shexp", id.layer);
+    case Role::join:
+      return fmt::format("blk.{}.nextn.eh_proj", id.layer);
     case Role::gate:
     case Role::up:
     case Role::down:
@@ -75,6 +77,12 @@ std::string tensor_name(int layer, Norm norm) {
       return fmt::format("blk.{}.attn_k_norm.weight", layer);
     case Norm::delta:
       return fmt::format("blk.{}.ssm_norm.weight", layer);
+    case Norm::token:
+      return fmt::format("blk.{}.nextn.enorm.weight", layer);
+    case Norm::before:
+      return fmt::format("blk.{}.nextn.hnorm.weight", layer);
+    case Norm::predicted:
+      return fmt::format("blk.{}.nextn.shared_head_norm.weight", layer);
     case Norm::final:
       break;
   }

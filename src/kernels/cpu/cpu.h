@@ -61,7 +61,8 @@ class Cpu {
   struct States {
     StateShape shape;
     int64_t slots = 0;
-    Buffer storage;  // (slots, layers, matrices and then inputs)
+    Buffer storage;  // (slots, matrices and then inputs by layer, and then what is carried)
+    float* carried(int64_t slot) const { return storage.as<float>() + (slot + 1) * shape.floats() - shape.carried; }
     float* matrices(int64_t slot, int64_t layer) const {
       return storage.as<float>() + slot * shape.floats() + layer * (shape.matrices() + shape.inputs());
     }
@@ -106,6 +107,9 @@ class Cpu {
   void delta_rule(const Matrix& x, const Matrix& b, const Matrix& a, const Matrix& decay, Matrix& y, States& states,
                   int layer);
   Acts gated_norm(const Matrix& x, const Matrix& gate, const Matrix& weight, float eps, Gate function);
+  void before(const Matrix& x, Matrix& y, States& states);
+  void carry(const Matrix& x, States& states);
+  Acts join(const Matrix& x, const Matrix& y);
   void add_shared(const Matrix& y, const Matrix& gate, Matrix& x);
   Acts gated(const Matrix& gate, const Matrix& up, Gate how, int64_t rows);
   Experts experts(std::span<const Linear* const> weights) { return {{weights.begin(), weights.end()}}; }

@@ -32,7 +32,8 @@ Executor::Executor(const Program& program, const Weights& weights, int64_t pages
   const StateShape& s = program.state;
   const LayerState zero{std::vector<double>(static_cast<size_t>(s.matrices())),
                         std::vector<double>(static_cast<size_t>(s.inputs()))};
-  states_.assign(static_cast<size_t>(slots), State(static_cast<size_t>(s.layers), zero));
+  states_.assign(static_cast<size_t>(slots), State{std::vector<LayerState>(static_cast<size_t>(s.layers), zero),
+                                                   std::vector<double>(static_cast<size_t>(s.carried))});
   const int64_t positions = pages * kPageTokens, width = int64_t{p_.attention.kv_heads} * p_.attention.head_dim;
   for (LayerCache& layer : cache_) {
     layer.keys.resize(static_cast<size_t>(positions * width));
@@ -201,11 +202,11 @@ void Executor::for_each_row(int layer, const Keep& keep, const Step& step) {
   for (const Segment& segment : segments_) {
     LayerState state{std::vector<double>(static_cast<size_t>(s.matrices())),
                      std::vector<double>(static_cast<size_t>(s.inputs()))};
-    if (segment.state >= 0) state = states_.at(static_cast<size_t>(segment.state))[at];
+    if (segment.state >= 0) state = states_.at(static_cast<size_t>(segment.state)).layers[at];
     for (int32_t row = segment.first_row; row < segment.first_row + segment.rows; ++row) {
       step(state, row);
       for (const KeptState& kept : kept_)
-        if (kept.row == row) keep(states_.at(static_cast<size_t>(kept.slot))[at], state);
+        if (kept.row == row) keep(states_.at(static_cast<size_t>(kept.slot)).layers[at], state);
     }
   }
 }
@@ -267,6 +268,39 @@ void Executor::run(const op::AddShared& o) {
     const std::span<double> from = row_of(value(o.from), row, d), to = row_of(value(o.to), row, d);
     for (size_t i = 0; i < to.size(); ++i) to[i] += share * from[i];
   }
+}
+
+// --- the predictor --------------------------------------------------------------------------------------------------
+void Executor::run(const op::Before& o) {
+  const int64_t d = columns(o.to);
+  std::vector<double> to;
+  for (const Segment& segment : segments_) {
+    const std::vector<double> carried = segment.state < 0 ? std::vector<double>(static_cast<size_t>(d))
+                                                          : states_.at(static_cast<size_t>(segment.state)).carried;
+    to.insert(to.end(), carried.begin(), carried.end());
+    for (int32_t row = segment.first_row; row + 1 < segment.first_row + segment.rows; ++row) {
+      const std::span<double> before = row_of(value(o.from), row, d);
+      to.insert(to.end(), before.begin(), before.end());
+    }
+  }
+  value(o.to) = std::move(to);
+}
+
+void Executor::run(const op::Carry& o) {
+  for (const KeptState& kept : kept_) {
+    const std::span<double> row = row_of(value(o.from), kept.row, columns(o.from));
+    states_.at(static_cast<size_t>(kept.slot)).carried.assign(row.begin(), row.end());
+  }
+}
+
+void Executor::run(const op::Join& o) {
+  std::vector<double> to;
+  for (int64_t row = 0; row < rows(); ++row)
+    for (const ValueId from : {o.a, o.b}) {
+      const std::span<double> part = row_of(value(from), row, columns(from));
+      to.insert(to.end(), part.begin(), part.end());
+    }
+  value(o.to) = std::move(to);
 }
 
 // --- experts -------------------------------------------------------------------------------------------------------

@@ -72,6 +72,9 @@ class Executor {
   void run(const op::DeltaRule& o);
   void run(const op::GatedNorm& o);
   void run(const op::AddShared& o);
+  void run(const op::Before& o);
+  void run(const op::Carry& o);
+  void run(const op::Join& o);
   void run(const op::Gated& o);
   void run(const op::Turn& o);
   void run(const op::Reorder& o);
@@ -85,7 +88,10 @@ class Executor {
   struct LayerState {
     std::vector<double> matrices, inputs;
   };
-  using State = std::vector<LayerState>;  // by layer that keeps one
+  struct State {
+    std::vector<LayerState> layers;  // by layer that keeps one
+    std::vector<double> carried;
+  };
   // Calls step(state, row) for each row of the batch, with what its sequence keeps for a layer before that row, and
   // keep(slot's state, state) after the rows whose state is kept.
   template <typename Keep, typename Step>

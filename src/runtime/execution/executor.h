@@ -173,6 +173,9 @@ class Executor {
     keep(o.to, b_.gated_norm(matrix(o.from), matrix(o.gate), norm(o.weight), o.eps, o.function));
   }
   void run(const op::AddShared& o) { b_.add_shared(matrix(o.from), matrix(o.gate), matrix(o.to)); }
+  void run(const op::Before& o) { b_.before(matrix(o.from), matrix(o.to), states_); }
+  void run(const op::Carry& o) { b_.carry(matrix(o.from), states_); }
+  void run(const op::Join& o) { keep(o.to, b_.join(matrix(o.a), matrix(o.b))); }
   void run(const op::Gated& o) {
     keep(o.to, b_.gated(matrix(o.gate), matrix(o.up), o.function, rows_of(o.to) == Rows::slots ? slots_ : rows_));
   }

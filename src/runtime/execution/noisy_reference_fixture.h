@@ -116,6 +116,9 @@ class NoisyExecutor {
   }
   void run(const op::GatedNorm& o) { run_exactly(), disturb(o.to, 2 * kFunctionTerms); }
   void run(const op::AddShared& o) { run_adding(o.to, kFunctionTerms); }
+  void run(const op::Before&) { run_exactly(); }
+  void run(const op::Carry&) { run_exactly(); }
+  void run(const op::Join&) { run_exactly(); }
   void run(const op::Gated& o) { run_exactly(), disturb(o.to, kFunctionTerms); }
   void run(const op::Turn& o) {
     run_exactly();

@@ -132,6 +132,9 @@ class Cuda {
   void delta_rule(const Matrix& x, const Matrix& b, const Matrix& a, const Matrix& decay, Matrix& y, States& states,
                   int layer);
   Acts gated_norm(const Matrix& x, const Matrix& gate, const Matrix& weight, float eps, Gate function);
+  void before(const Matrix& x, Matrix& y, States& states);
+  void carry(const Matrix& x, States& states);
+  Acts join(const Matrix& x, const Matrix& y);
   void add_shared(const Matrix& y, const Matrix& gate, Matrix& x);
   Acts gated(const Matrix& gate, const Matrix& up, Gate how, int64_t rows);
   Experts experts(std::span<const Linear* const> weights);
