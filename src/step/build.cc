@@ -133,7 +133,7 @@ class Builder {
     join(x);
     add(op::Carry{hidden});
     add(op::Norm{x, input, norm(Norm::attn), scalars_.eps});
-    queries(input);
+    queries(input, head_values());
   }
 
   // The input of attention or of the MLP: the stream, normed where the family norms before its blocks.
@@ -178,11 +178,18 @@ class Builder {
     ValueId q, gate;
     int layer;
   };
-  // Makes queries, keys and values of the layer's input, and keeps the latter two in the cache.
-  Queries queries(ValueId input) {
+  struct HeadValues {
+    ValueId q, k, v;
+  };
+  HeadValues head_values() {
     const int64_t width = int64_t{c_.h} * c_.e, kv_width = int64_t{c_.hk} * c_.e;
-    const ValueId q = value("q", Rows::stream, width), k = value("k", Rows::stream, kv_width),
-                  v = value("v", Rows::stream, kv_width);
+    const ValueId q = value("q", Rows::stream, width), k = value("k", Rows::stream, kv_width);
+    return {q, k, value("v", Rows::stream, kv_width)};
+  }
+  // Makes queries, keys and values of the layer's input, and keeps the latter two in the cache.
+  Queries queries(ValueId input, const HeadValues& to) {
+    const int64_t width = int64_t{c_.h} * c_.e;
+    const auto [q, k, v] = to;
     const bool gated = c_.blocks.attention_gate;
     const ValueId both = gated ? value("q_gate", Rows::stream, 2 * width) : q,
                   gate = gated ? value("attention_gate", Rows::stream, width) : -1;
@@ -218,9 +225,10 @@ class Builder {
 
   void attention() {
     const int32_t block = next();
+    const HeadValues values = head_values();
     const ValueId input = ordered(block_input(Norm::attn), "qkv");
     tap("qkv", input, block);
-    const Queries made = queries(input);
+    const Queries made = queries(input, values);
     const ValueId output = ordered(turned(attended(made), 0), "o");
     tap("o", output, block, made.q);
     add_branch(output, Role::o, Norm::post_attn);
