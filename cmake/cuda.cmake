@@ -37,6 +37,7 @@ endfunction()
 
 fidelio_cuda_room(kernels_cuda FOLDERS kernels/cuda/device kernels/cuda/backend kernels/cuda/linear/layout kernels/cuda/linear/decode kernels/cuda/linear/batch
     kernels/cuda/linear/prefill kernels/cuda/linear/dense kernels/cuda/linear/vectors kernels/cuda/attention kernels/cuda/rows
+    kernels/cuda/delta
   DEPS fidelio_step fidelio_kernels_cpu CUDA::cudart_static CUDA::cublasLt CUDA::cublas)
 # The choice of tokens must have the host's bits (choice_arithmetic.h), so products and sums are not fused there.
 set_source_files_properties(${CMAKE_SOURCE_DIR}/src/kernels/cuda/rows/choose.cu PROPERTIES COMPILE_OPTIONS --fmad=false)

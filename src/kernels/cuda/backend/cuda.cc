@@ -82,7 +82,8 @@ void Cuda::reserve(int64_t rows, int64_t columns, int64_t context) {
   s.grow(s.half_factor, n * 4);
   s.grow(s.many, cuda::many_bytes(n, k));
   s.grow(s.many_factor, cuda::many_rows(n) * 4);
-  s.grow(s.batch, (4 * n + n * cuts_for(s.context) * (cuda::kCut / kPageTokens)) * 4);
+  const int64_t of_states = s.keeps_states ? 10 * n + 64 : 0;  // list_states() and list_kept(), for a slot or two a row
+  s.grow(s.batch, (4 * n + of_states + n * cuts_for(s.context) * (cuda::kCut / kPageTokens)) * 4);
   ++s.version;
 }
 
@@ -165,6 +166,8 @@ void Cuda::begin(const Batch& batch, Reading reading, const AttentionShape& shap
   }
   b.insert(b.end(), batch.logit_rows.begin(), batch.logit_rows.end());
   s.cut_units(batch, shape, b);
+  s.head_dim = shape.head_dim;
+  s.list_states(batch, b);
   const auto table = static_cast<int64_t>(b.size());
   for (const Segment& segment : batch.segments) {
     const std::span<const int32_t> pages = batch.pages_of(segment);
@@ -172,6 +175,7 @@ void Cuda::begin(const Batch& batch, Reading reading, const AttentionShape& shap
     b.insert(b.end(), pages.begin(), pages.begin() + static_cast<std::ptrdiff_t>(known));
     b.insert(b.end(), widest - known, 0);
   }
+  s.list_kept(batch, b);
   const auto bytes = static_cast<int64_t>(b.size()) * 4;
   s.grow(s.batch, bytes);
   s.sending.send(s.stream, s.batch.data(), b.data(), static_cast<size_t>(bytes));
@@ -180,6 +184,7 @@ void Cuda::begin(const Batch& batch, Reading reading, const AttentionShape& shap
   s.sequence = s.positions + s.rows;
   s.logit_rows = s.sequence + s.rows;
   s.page_of = s.ids + table;
+  s.point_to_states();
   if (s.units.count > 0) s.units.table = s.logit_rows + s.logit_count;
   // This is scratch for rows that are attended to by several thread blocks, which are few. It has 32 MB, or more if a
   // unit needs it.
@@ -202,7 +207,7 @@ void Cuda::repeat(uint64_t what, const std::function<void()>& work) {
   };
   constexpr size_t kMostGraphs = 256;
   const std::array<int, 3> units{s.units.count, s.units.rows, s.units.of_sequence};
-  const State::Shape shape{what, s.rows, s.logit_count, s.cuts, units, s.mode, s.high_bits, chains};
+  const State::Shape shape{what, s.rows, s.logit_count, s.cuts, units, s.delta.count, s.mode, s.high_bits, chains};
   const auto found = s.graphs.find(shape);
   // The first time nothing is recorded, so what is done only once happens outside a graph.
   if (found == s.graphs.end()) {
@@ -287,11 +292,22 @@ void Cuda::add_normed(const Matrix& y, const Matrix& weight, float eps, Matrix& 
 
 void Cuda::linear(Acts input, std::span<const std::pair<const Linear*, Matrix*>> weights) {
   State& s = *state_;
-  if (s.defer(input, weights, false)) return;
-  State::Product products[8];
-  assert(weights.size() <= std::size(products));
-  for (size_t i = 0; i < weights.size(); ++i) products[i] = {weights[i].first, weights[i].second->data()};
-  s.multiply_together(input, {products, weights.size()});
+  // Dense weights, such as the small ones of a delta net, come before codes, whose product can wait for its reader.
+  std::pair<const Linear*, Matrix*> sorted[8];
+  assert(weights.size() <= std::size(sorted));
+  const auto is_dense = [](const auto& output) { return output.first->values.half || output.first->values.single; };
+  size_t dense = 0, count = 0;
+  for (const bool wanted : {true, false})
+    for (const auto& output : weights)
+      if (is_dense(output) == wanted) sorted[count++] = output, dense += wanted;
+  const auto multiply = [&](std::span<const std::pair<const Linear*, Matrix*>> some) {
+    if (some.empty() || s.defer(input, some, false)) return;
+    State::Product products[8];
+    for (size_t i = 0; i < some.size(); ++i) products[i] = {some[i].first, some[i].second->data()};
+    s.multiply_together(input, {products, some.size()});
+  };
+  multiply({sorted, dense});
+  multiply({sorted + dense, count - dense});
 }
 
 void Cuda::linear_add(Acts input, const Linear& weight, Matrix& x) {

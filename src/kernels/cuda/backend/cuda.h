@@ -31,7 +31,8 @@
 //
 // A step of at most kRecordedRows output rows is captured as a CUDA graph the second time that repeat() sees its
 // shape, and replayed from then on. Nothing waits for the host inside. Prompt rows attend in tiles of rows
-// (attend_rows of ops.h) where the cache is FP16 and the mode is not f32.
+// (attend_rows of ops.h) where the cache is FP16 and the mode is not f32. A delta net takes output rows one after the
+// other, and rows of prompts in whole chunks on the matrix units where the mode is not f32 (delta/delta_chunks.cuh).
 #pragma once
 #include <functional>
 #include <memory>
@@ -95,8 +96,11 @@ class Cuda {
   };
 
   static constexpr size_t kMostLater = 8192;  // the most choices between two calls of collect()
-  struct States {
-    int64_t bytes() const { return 0; }
+  struct States {                             // slots of what sequences keep besides keys and values (step/state.h)
+    StateShape shape;
+    int64_t slots = 0;
+    cuda::DeviceBuffer matrices, inputs;  // (slots, layers, heads, key_dim, value_dim), (slots, layers, rows, channels)
+    int64_t bytes() const { return static_cast<int64_t>(matrices.size() + inputs.size()); }
   };
 
   static constexpr bool kOneKindAStep = true;  // begin() takes batches of one kind of rows

@@ -3,6 +3,7 @@
 #include <array>
 
 #include "kernels/cuda/backend/cuda_state.h"
+#include "kernels/cuda/rows/routes.h"
 
 namespace fidelio {
 
@@ -39,7 +40,7 @@ void Cuda::State::write(const Source& of, const cuda::Rounding& rounding) {
   if (of.norm)
     cuda::rms_norm(stream, of.x, of.taken, of.with, of.eps, of.rows, of.columns, acts.as<float>(), prepared);
   else
-    cuda::gated(stream, of.gate == Gate::gelu_tanh, of.x, of.with, of.rows, of.columns, acts.as<float>(), prepared);
+    cuda::gated(stream, of.gate, of.x, of.with, of.rows, of.columns, acts.as<float>(), prepared);
 }
 
 void Cuda::State::make(const Source& of) {
@@ -103,17 +104,21 @@ void Cuda::State::multiply_together(const Acts& input, std::span<const Product> 
   const cuda::LowbitShape& first_shape = seen_as(input, *products[0].first).lowbit.shape;
   const bool vectors = way == Way::vectors;
   const cuda::Rounding rounding = rounding_for(products[0].first->spec, input);
-  bool one_launch = products.size() > 1 && products.size() <= cuda::kMaxTogether &&
-                    (vectors || way == Way::codes || way == Way::many);
-  for (const auto& [w, y] : products)
-    one_launch =
-        one_launch && way_of(*w, input) == way &&
-        (vectors ? w->values.vectors.goes_with(products[0].first->values.vectors)
-                 : goes_with(seen_as(input, *w).lowbit.shape, first_shape) && rounding_for(w->spec, input) == rounding);
-  if (!one_launch) {
-    for (const auto& [w, y] : products) multiply(input, *w, y, false);
-    return;
+  const auto joins_first = [&](const Product& product) {
+    const cuda::Linear& w = *product.first;
+    return way_of(w, input) == way && (vectors ? w.values.vectors.goes_with(products[0].first->values.vectors)
+                                               : goes_with(seen_as(input, w).lowbit.shape, first_shape) &&
+                                                     rounding_for(w.spec, input) == rounding);
+  };
+  size_t together = 1;
+  if (vectors || way == Way::codes || way == Way::many)
+    while (together < std::min<size_t>(products.size(), cuda::kMaxTogether) && joins_first(products[together]))
+      ++together;
+  if (together < products.size()) {
+    multiply_together(input, products.first(together));
+    return multiply_together(input, products.subspan(together));
   }
+  if (together == 1) return multiply(input, *products[0].first, products[0].second, false);
   if (vectors) return multiply_vectors(input, products, false);
   cuda::LowbitOutput outputs[cuda::kMaxTogether];
   for (size_t i = 0; i < products.size(); ++i)
@@ -129,6 +134,8 @@ void Cuda::State::multiply(const Acts& given, const cuda::Linear& w, float* y, b
   switch (way) {
     case Way::single:
       write_values();
+      if (w.values.single && input.kind == RowKind::output && !add && !w.bias.data() && w.out <= kNarrow)
+        return cuda::router_logits(stream, input.values, w.values.single, input.rows, w.in, static_cast<int>(w.out), y);
       return exact.run(stream, gemm, seen_as(input, w), w.bias.as<float>(), input.values, input.rows, y, add);
     case Way::codes:
       return multiply_blocks(input, std::array{cuda::LowbitOutput{&seen_as(input, w).lowbit, y}},

@@ -1,10 +1,11 @@
 // This file defines what a Cuda holds between calls: the step under way, its scratch, and recorded graphs. Only
 // cuda*.cc includes it. It also says how operations are fused.
 //
-// The operations are in cuda.cc, and those of experts and of choosing tokens in cuda_experts.cc and cuda_choose.cc.
+// The operations are in cuda.cc, those of delta nets and of gates beside them in cuda_delta.cc, and those of experts and
+// of choosing tokens in cuda_experts.cc and cuda_choose.cc.
 // cuda_state.cc prepares activations and chooses kernels for products, and cuda_join.cc lets products wait and shows
-// the launches of a layer. pack.cc brings weights into the layout of the kernels, which are in linear/, rows/ and
-// attention/.
+// the launches of a layer. pack.cc brings weights into the layout of the kernels, which are in linear/, rows/,
+// attention/ and delta/.
 //
 // The operations of a backend are called one by one, and none of them knows the next. A GPU is faster if the kernel of
 // one operation also does a part of its neighbour. There are four ways to do that, and each has members in this class.
@@ -24,7 +25,7 @@
 //   4. An operation takes over the one before. rope_append() keeps its heads in `fresh`, and attend() does both.
 //
 // A new fused kernel is added in these steps.
-//   a. Write the kernel in the folder of its kind (linear/, rows/ or attention/), whose .cu files cmake/cuda.cmake
+//   a. Write the kernel in the folder of its kind (linear/, rows/, attention/ or delta/), whose .cu files cmake/cuda.cmake
 //      compiles. Its header declares a function that launches it and one that says which shapes and devices it takes,
 //      such as joins() or attention_appends(). The choice may depend on weights, shapes and the number of rows, but a
 //      row must get the bits that it has without the fusion.
@@ -50,6 +51,7 @@
 
 #include "kernels/cuda/backend/cuda.h"
 #include "kernels/cuda/backend/sending.h"
+#include "kernels/cuda/delta/delta.h"
 #include "kernels/cuda/device/graph.h"
 #include "kernels/cuda/linear/dense/exact.h"
 #include "kernels/cuda/linear/dense/gemm.h"
@@ -93,7 +95,8 @@ struct Cuda::State {
   cuda::AttentionUnits units;  // output rows that attend together
   int cuts = 0;                // pieces of kCut positions that the longest context is cut into, rounded up
   std::vector<int32_t> host_batch;
-  // `batch` has the ids, positions and sequence of each row, the logit rows, the units, and then the page table.
+  // `batch` has the ids, positions and sequence of each row, the logit rows, the units, the segments of `delta` with
+  // their lists, the page table, and then the slots that states are kept in.
   DeviceBuffer batch;
   const int32_t *ids = nullptr, *positions = nullptr, *sequence = nullptr, *logit_rows = nullptr, *page_of = nullptr;
   int pages_per_sequence = 0;
@@ -111,6 +114,18 @@ struct Cuda::State {
   cuda::ManyRows many_rows;    // describes `many`
   uint64_t version = 0, rounded_version = 0, blocks_version = 0, halves_version = 0, many_version = 0;
   cuda::Rounding blocks_rounding, joined_rounding, expected;  // expected: what the next product asks for
+
+  // --- delta nets (cuda_delta.cc)
+  bool keeps_states = false;  // slots for states were made, so begin() sends what `delta` says
+  cuda::DeltaRows delta;
+  DeviceBuffer delta_products, delta_scores, delta_factors;  // scratch for chunks
+  int head_dim = 0;                                          // of the step's attention
+  // Append to the batch's table: list_states() what `delta` points to except the slots, and list_kept() the slots. Once
+  // the table is on the device, point_to_states() sets the addresses in `delta`.
+  void list_states(const Batch& batch, std::vector<int32_t>& table);
+  void list_kept(const Batch& batch, std::vector<int32_t>& table) const;
+  void point_to_states();
+  size_t states_at = 0;  // where the list of segments begins in the table
 
   // --- mixtures of experts (cuda_experts.cc)
   cuda::Routing routing;
@@ -190,8 +205,8 @@ struct Cuda::State {
 
   // --- recorded steps
   // A Shape is all that a recorded step depends on: repeat()'s number, rows, logit rows, cuts, three numbers of the
-  // units, activations, high bits, and whether vector products may chain.
-  using Shape = std::tuple<uint64_t, int64_t, int64_t, int, std::array<int, 3>, Activations, int, bool>;
+  // units, the number of segments with states, activations, high bits, and whether vector products may chain.
+  using Shape = std::tuple<uint64_t, int64_t, int64_t, int, std::array<int, 3>, int, Activations, int, bool>;
   std::map<Shape, cuda::Graph> graphs;
   int64_t logit_count = 0;
 
@@ -265,7 +280,11 @@ struct Cuda::State {
   }
   static constexpr int64_t kLargestDequantised = 65536;  // the most outputs, so vocabularies stay packed
 
-  // Computes y = W input for several weights, in one launch if their shapes go together. multiply() takes one weight,
+  // FP32 weights with at most so many outputs, as delta nets and shared experts may have, are multiplied by the kernel of
+  // routers where rows are of output. It needs no scratch, which could not grow in a recorded step.
+  static constexpr int64_t kNarrow = 256;
+
+  // Computes y = W input for several weights, in as few launches as their shapes allow. multiply() takes one weight,
   // and with `add` y += W input.
   using Product = std::pair<const cuda::Linear*, float*>;
   void multiply_together(const Acts& input, std::span<const Product> products);

@@ -243,6 +243,14 @@ __device__ __forceinline__ void mma(float (&c)[4], const uint32_t (&a)[4], uint3
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
+// Computes c (16 x 8, FP32) += a (16 x 8, TF32) b (8 x 8, TF32). Lane 4 g + t holds the columns t and t + 4 of rows g
+// and g + 8 of a (a[1] and a[3] are of row g + 8), the rows t and t + 4 of column g of b, and c as above.
+__device__ __forceinline__ void mma_tf32(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+  asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
 // Computes c (16 x 8, int32) += a (16 x 32, unsigned bytes) b (32 x 8, signed bytes). Lane 4 g + t holds four bytes
 // of row g from k = 4 t on in a[0] and from 16 + 4 t on in a[2], the same of row g + 8 in a[1] and a[3], and the same
 // k of column g in b0 and b1.

@@ -62,6 +62,12 @@ struct GeluTanh {
     return {one(g.x) * u.x, one(g.y) * u.y, one(g.z) * u.z, one(g.w) * u.w};
   }
 };
+struct Sigmoid {
+  __device__ float4 operator()(float4 g, float4 u) const {
+    const auto of = [](float x, float y) { return __fdividef(y, 1 + expf(-x)); };
+    return {of(g.x, u.x), of(g.y, u.y), of(g.z, u.z), of(g.w, u.w)};
+  }
+};
 template <class Function, bool kRounds>
 __global__ void __launch_bounds__(kGateThreads)
     gate_up(const float* gate, const float* up, int d, float* y, PreparedRows prepared) {
@@ -149,15 +155,20 @@ void rms_norm(Stream stream, const float* x, const int32_t* rows, const float* w
   if (prepared.rounding.lanes > 0) return kept(std::true_type());
   kept(std::false_type());
 }
-void gated(Stream stream, bool gelu, const float* gate, const float* up, int64_t n, int64_t d, float* y,
+void gated(Stream stream, Gate function, const float* gate, const float* up, int64_t n, int64_t d, float* y,
            const PreparedRows& prepared) {
   const int64_t warps = kGateThreads / 32, column_blocks = (d + kBlockColumns - 1) / kBlockColumns;
   const auto with = [&](auto kernel) {
     launch("gating", stream, dim3(static_cast<unsigned>(n), static_cast<unsigned>((column_blocks + warps - 1) / warps)),
            kGateThreads, 0, kernel, gate, up, static_cast<int>(d), y, prepared);
   };
-  if (prepared.rounding.lanes > 0) return with(gelu ? gate_up<GeluTanh, true> : gate_up<Silu, true>);
-  with(gelu ? gate_up<GeluTanh, false> : gate_up<Silu, false>);
+  const auto kernel = [&]<bool kRounds>(std::bool_constant<kRounds>) {
+    return function == Gate::silu        ? gate_up<Silu, kRounds>
+           : function == Gate::gelu_tanh ? gate_up<GeluTanh, kRounds>
+                                         : gate_up<Sigmoid, kRounds>;
+  };
+  if (prepared.rounding.lanes > 0) return with(kernel(std::true_type()));
+  with(kernel(std::false_type()));
 }
 void round_to_integers(Stream stream, const float* x, int64_t n, int64_t columns, const Rounding& how, float* y) {
   constexpr int64_t kAtOnce = kThreads * 4;  // in columns

@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "kernels/cuda/linear/vectors/vectors.h"
+#include "step/gate.h"
 
 namespace fidelio::cuda {
 
@@ -46,8 +47,8 @@ void round_to_integers(Stream stream, const float* x, int64_t n, int64_t columns
 constexpr int64_t kWidestNorm = 16384;
 void rms_norm(Stream stream, const float* x, const int32_t* rows, const float* weight, float eps, int64_t n, int64_t d,
               float* y, const PreparedRows& prepared);
-// Computes y = silu(gate) * up, or gelu(gate) * up by tanh if `gelu` is true. It is also prepared as in rms_norm().
-void gated(Stream stream, bool gelu, const float* gate, const float* up, int64_t n, int64_t d, float* y,
+// Computes y = function(gate) * up, where y may be `up`. It is also prepared as in rms_norm().
+void gated(Stream stream, Gate function, const float* gate, const float* up, int64_t n, int64_t d, float* y,
            const PreparedRows& prepared);
 // Multiplies rows of x (n, columns), in place, by Hadamard matrices in blocks of core * part columns
 // (cpu/kernel_set.h, TurnArgs). A block must fit shared memory; sm_80 and sm_90 have enough for this width.
