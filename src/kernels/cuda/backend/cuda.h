@@ -100,7 +100,8 @@ class Cuda {
     StateShape shape;
     int64_t slots = 0;
     cuda::DeviceBuffer matrices, inputs;  // (slots, layers, heads, key_dim, value_dim), (slots, layers, rows, channels)
-    int64_t bytes() const { return static_cast<int64_t>(matrices.size() + inputs.size()); }
+    cuda::DeviceBuffer carried;           // (slots, carried)
+    int64_t bytes() const { return static_cast<int64_t>(matrices.size() + inputs.size() + carried.size()); }
   };
 
   static constexpr bool kOneKindAStep = true;  // begin() takes batches of one kind of rows

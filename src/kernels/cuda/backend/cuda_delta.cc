@@ -18,17 +18,18 @@ cuda::StateSlots slots_of(const DeviceBuffer& buffer, int64_t layer, int64_t of_
 }  // namespace
 
 Cuda::States Cuda::allocate_states(const StateShape& shape, int64_t slots) {
-  if (shape.layers == 0) return {};
+  if (shape.floats() == 0) return {};
   check(shape.key_dim <= cuda::kMostKeyColumns && shape.rows < cuda::kWidestConvolution,
         "the CUDA backend runs delta nets with keys of at most {} columns and convolutions over at most {} positions, "
         "not "
         "{} and {}: run this model with --device cpu",
         cuda::kMostKeyColumns, cuda::kWidestConvolution, shape.key_dim, shape.rows + 1);
   state_->keeps_states = true;
-  const auto buffer = [&](int64_t of_layer) {
-    return DeviceBuffer(static_cast<size_t>(slots * shape.layers * of_layer) * sizeof(float));
+  const auto buffer = [&](int64_t of_slot) {
+    return DeviceBuffer(static_cast<size_t>(slots * of_slot) * sizeof(float));
   };
-  return {shape, slots, buffer(shape.matrices()), buffer(shape.inputs())};
+  return {shape, slots, buffer(shape.layers * shape.matrices()), buffer(shape.layers * shape.inputs()),
+          buffer(shape.carried)};
 }
 
 // Recorded steps contain the number of segments and the addresses of the lists. Both are made the same for batches of
