@@ -5,6 +5,7 @@
 #include "app/options/common.h"
 #include "core/file.h"
 #include "core/foreign/json.h"
+#include "runtime/own_slot.h"
 #include "runtime/page_table.h"
 
 namespace fidelio::app {
@@ -71,6 +72,7 @@ void add_logits(CLI::App& app) {
       Batch batch;
       batch.append(std::span(ids).subspan(static_cast<size_t>(begin), static_cast<size_t>(count)), begin,
                    pages.pages(0), count, RowKind::output);
+      continue_in_slot(runner->program().state, batch, 0);
       file.write(std::as_bytes(runner->step(batch, options.mode)));
     }
     file.commit();
