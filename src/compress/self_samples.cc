@@ -38,7 +38,6 @@ std::vector<std::vector<int32_t>> sample_sequences(
   options.mode = Activations::a16;
   options.max_rows = std::max<int64_t>(4 * side_by_side, options.max_rows);
   options.cache_tokens = side_by_side * (context + kPageTokens);
-  options.state_slots = side_by_side;
   options.context = context;
   const std::unique_ptr<Runner> runner = make_runner(options);
 
@@ -79,7 +78,6 @@ std::vector<OwnAnswer> own_answers(const std::function<std::unique_ptr<Runner>(c
   options.mode = Activations::a16;
   options.max_rows = std::max<int64_t>(4 * how.side_by_side, options.max_rows);
   options.cache_tokens = how.side_by_side * (how.context + kPageTokens);
-  options.state_slots = how.side_by_side;
   options.context = how.context;
   const std::unique_ptr<Runner> runner = make_runner(options);
   std::vector<GenerationRequest> requests;

@@ -183,7 +183,6 @@ class RunnerImpl : public Runner {
   static RunnerOptions with_defaults(RunnerOptions options, const ModelConfig& config) {
     if (options.cache_tokens == 0) options.cache_tokens = config.max_positions;
     if (options.context == 0) options.context = std::min(options.cache_tokens, int64_t{config.max_positions});
-    if (options.state_slots == 0) options.state_slots = 1;
     return options;
   }
 

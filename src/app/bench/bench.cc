@@ -102,8 +102,8 @@ class ModelTimer {
     options_.max_logit_rows = most + 1;
     options_.cache_tokens = std::max(
         pages(largest(o.pp)), most * pages(std::max<int64_t>(largest(o.tg), 1)) + (chunk > 0 ? pages(chunk) : 0));
-    options_.state_slots = most + 1;
     runner_ = make_runner(o.run, c, options_);
+    runner_->reserve_states(most + 1);
     state_bytes_ = 2 * runner_->program().state.floats() * int64_t{sizeof(float)};
     vocabulary_ = static_cast<uint64_t>(c.config().v);
     prompt_.resize(static_cast<size_t>(std::max(largest(o.pp), chunk)));

@@ -131,8 +131,8 @@ nlohmann::json bench_steps(const SamplingBench& o) {
   RunnerOptions options = runner_options(o.run);
   options.max_rows = options.max_logit_rows = most;
   options.cache_tokens = most * PageTable::pages_for(o.tokens) * kPageTokens;
-  options.state_slots = most;
   const auto runner = make_runner(o.run, c, options);
+  runner->reserve_states(most);
   nlohmann::json report = nlohmann::json::array();
   if (!quiet(o.json))
     fmt::print("| sequences | greedy, tokens/s | t .7, top-p .9, tokens/s | sampling costs |\n|---|---|---|---|\n");

@@ -298,7 +298,6 @@ nlohmann::json choose_draft(const RunOptions& run, const DraftChoiceOptions& o,
   options.cache_tokens = kSideBySide * (longest + o.prompts.max_tokens + 2 * kPageTokens);
   options.context = std::min<int64_t>(model.checkpoint.config().max_positions, longest + o.prompts.max_tokens);
   options.max_logit_rows = kSideBySide * kCycle;
-  options.state_slots = 2 * kSideBySide;  // the model's and the draft's
   options.high_bits = high_bits_of(o.kinds, run, model.checkpoint.config().v);
   const auto runner = make_runner(run, model.checkpoint, options);
   const Reading reading = options.mode;

@@ -123,9 +123,9 @@ void judge_cycle(Runner& model, Reading reading, Runner& draft, Reading draft_re
 DraftQuality measure_quality(Runner& model, Reading reading, Runner& draft, Reading draft_reading,
                              const std::vector<WrittenAnswer>& answers, double temperature) {
   Sums sums;
-  int64_t side_by_side =
+  const int64_t side_by_side =
       std::max<int64_t>(1, std::min(model.options().max_logit_rows, model.options().max_rows) / kCycle);
-  if (model.program().state.layers > 0) side_by_side = std::min(side_by_side, model.state_slots() / 2);
+  model.reserve_states(2 * side_by_side);
   for (size_t next = 0; next < answers.size();) {
     std::vector<Course> courses;
     int32_t page = 0;
@@ -136,8 +136,7 @@ DraftQuality measure_quality(Runner& model, Reading reading, Runner& draft, Read
                          2 * static_cast<int32_t>(courses.size())});
       for (int32_t& p : courses.back().pages) p = page++;
     }
-    check(!courses.empty(), "the cache of {} tokens and {} states does not hold an answer",
-          model.options().cache_tokens, model.state_slots());
+    check(!courses.empty(), "the cache of {} tokens does not hold an answer", model.options().cache_tokens);
     for (Course& c : courses) feed_prompt(model, reading, c);
     while (std::any_of(courses.begin(), courses.end(), [](const Course& c) { return c.rows_left() > 0; }))
       judge_cycle(model, reading, draft, draft_reading, courses, temperature, sums);
@@ -162,6 +161,7 @@ StepTimes measure_times(Runner& model, Reading reading, std::span<const DraftRea
   WrittenAnswer prompt = answer;
   prompt.begin = rows_of_all - most;
   c.answer = &prompt;
+  model.reserve_states(2);
   feed_prompt(model, reading, c);
   const auto time = [&](Runner& runner, Reading how, int64_t rows, bool drafts_it) {
     Batch batch;

@@ -97,7 +97,6 @@ RunnerOptions answering(const RunnerOptions& options, const TextModel& model, co
       set.method == TaskMethod::generate ? std::min(q.batch, static_cast<int64_t>(set.items.size())) : 1;
   r.max_rows = std::max(r.max_rows, rows_each * side_by_side);
   r.max_logit_rows = std::max(r.max_logit_rows, rows_each * side_by_side);
-  r.state_slots = std::max(r.state_slots, rows_each * side_by_side);  // a step of drafts keeps a state after each row
   if (r.context > 0) r.context = std::max(r.context, room);
   // Log-likelihoods share a batch as far as its rows go; their last pages may be partly empty.
   r.cache_tokens =

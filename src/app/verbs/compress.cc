@@ -67,7 +67,7 @@ Job job_of(const CompressOptions& o) {
   constexpr int64_t kPrompt = 256;  // This is about the tokens of a prompt.
   if (!o.questions.file.empty()) {
     job.answering_tokens = o.questions.batch * (o.questions.max_tokens + kPrompt);
-    job.answering_states = o.questions.batch;
+    job.answering_states = 2 * o.questions.batch;
   }
   check_job(job);
   return job;

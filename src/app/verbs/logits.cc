@@ -61,6 +61,7 @@ void add_logits(CLI::App& app) {
     RunnerOptions options = runner_options(o->run);
     options.cache_tokens = n;
     const auto runner = make_runner(o->run, checkpoint, options);
+    runner->reserve_states(1);
     PageTable pages(runner->cache_pages());
     pages.grow(0, n);
 

@@ -83,6 +83,7 @@ DecodeClock::DecodeClock(Runner& runner, int64_t context, StepTimer timer)
   std::vector<int32_t> ids(static_cast<size_t>(context));
   for (size_t i = 0; i < ids.size(); ++i)
     ids[i] = static_cast<int32_t>(i * 7919 % static_cast<size_t>(runner.config().v));
+  runner.reserve_states(1);
   const StateShape& state = runner.program().state;
   for (int64_t first = 0, rows = 0; first < context; first += rows) {
     rows = rows_of_prompt(state, first, context - first, runner.options().max_rows);

@@ -111,8 +111,10 @@ void run_pass(std::span<const PassModel> models, std::span<const ScoredSequence>
   Batch batch;
   std::vector<ScoredRow> rows;
   std::vector<std::span<const float>> logits(models.size());
-  for (const PassModel& m : models)
+  for (const PassModel& m : models) {
+    m.runner->reserve_states(1);
     if (m.kept) m.kept->begin(sequences, m.runner->config().d);
+  }
   for (size_t number = 0; plan.next(batch, rows); ++number) {
     for (const PassModel& m : models) run_layers(m, batch, number);
     const auto total = static_cast<int64_t>(rows.size());
