@@ -47,9 +47,12 @@ struct Families : testing::TestWithParam<std::string> {
 INSTANTIATE_TEST_SUITE_P(All, Families, testing::ValuesIn(kFamilyModels), [](const auto& info) { return info.param; });
 INSTANTIATE_TEST_SUITE_P(Experts, Families, testing::ValuesIn(kExpertModels),
                          [](const auto& info) { return info.param; });
+// These have delta nets alone, beside attention, with experts and a shared one, and with a layer without experts.
+INSTANTIATE_TEST_SUITE_P(Deltas, Families, testing::Values("qwen3_5_linear", "qwen3_5", "qwen3_5_moe", "qwen3_next"),
+                         [](const auto& info) { return std::string(info.param); });
 
-// Calibration runs a layer stop by stop. The result is that of the layer in one piece, with the same operations and hence
-// the same bits.
+// Calibration runs a layer stop by stop. The result is that of the layer in one piece, with the same operations and
+// hence the same bits.
 TEST_P(Families, CalibrationWalksTheModelThatRuns) {
   const ModelConfig& c = checkpoint.config();
   const auto whole = runner(), walked = runner();

@@ -1,6 +1,6 @@
 // These tests quantise and compress models with gated delta nets as a user does, from the command line to the
-// certificate. The models have random weights, the tokenizer of quill-1m, and layers of both kinds, with one MLP or with
-// experts and a shared one.
+// certificate. The models have random weights, the tokenizer of quill-1m, and layers of both kinds, with one MLP or
+// with experts and a shared one.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -44,8 +44,8 @@ void quantize_rtn_linear(const Checkpoint& source, LinearId id, const ModelQuant
 }
 
 // A Passage carries the calibration texts through the layers. For each batch it keeps the residual stream, with what
-// all stops so far have added to it, and in a block that adds twice the stream that the block begins with. It also keeps
-// the input of a linear that is about to be quantised if computing it again would take a forward pass (o, down).
+// all stops so far have added to it, and in a block that adds twice the stream that the block begins with. It also
+// keeps the input of a linear that is about to be quantised if computing it again would take a forward pass (o, down).
 class Passage {
  public:
   Passage(Runner& runner, const Dataset& data)

@@ -1,6 +1,6 @@
 // This file quantises a whole model, layer by layer. Each linear is quantised against the inputs that it will really
-// see, which are those that the quantised linears before it produce. The linears of a stop (arch/stops.h) share an input.
-// Every linear runs once.
+// see, which are those that the quantised linears before it produce. The linears of a stop (arch/stops.h) share an
+// input. Every linear runs once.
 #pragma once
 #include <functional>
 #include <map>

@@ -11,8 +11,8 @@
 #include "app/options/common.h"
 #include "core/foreign/units.h"
 #include "core/rng.h"
-#include "runtime/own_slot.h"
 #include "runtime/page_table.h"
+#include "step/own_slot.h"
 
 namespace fidelio::app {
 namespace {

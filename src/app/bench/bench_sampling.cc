@@ -15,8 +15,8 @@
 #include "engine/sampler.h"
 #include "eval/statistics/statistics.h"
 #include "kernels/cpu/choice/choose.h"
-#include "runtime/own_slot.h"
 #include "runtime/page_table.h"
+#include "step/own_slot.h"
 
 namespace fidelio::app {
 namespace {

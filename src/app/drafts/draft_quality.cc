@@ -8,7 +8,7 @@
 #include "engine/drafts/controller.h"
 #include "eval/statistics/statistics.h"
 #include "kernels/cpu/choice/choose.h"
-#include "runtime/own_slot.h"
+#include "step/own_slot.h"
 #include "runtime/page_table.h"
 #include "step/choice_arithmetic.h"
 

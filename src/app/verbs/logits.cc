@@ -5,8 +5,8 @@
 #include "app/options/common.h"
 #include "core/file.h"
 #include "core/foreign/json.h"
-#include "runtime/own_slot.h"
 #include "runtime/page_table.h"
+#include "step/own_slot.h"
 
 namespace fidelio::app {
 namespace {

@@ -5,8 +5,8 @@
 #include <limits>
 #include <utility>
 
-#include "runtime/own_slot.h"
 #include "runtime/page_table.h"
+#include "step/own_slot.h"
 
 namespace fidelio {
 namespace {

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "core/error.h"
-#include "runtime/own_slot.h"
+#include "step/own_slot.h"
 
 namespace fidelio {
 
