@@ -7,7 +7,8 @@
 //
 // A sequence that fits into one batch (max_rows) is never cut. Short sequences share a batch, and a longer one is fed
 // in chunks; its state, in a model that keeps one, lies in slot 0 between them. None of this changes a logit, because a
-// row's result does not depend on the other rows (row invariance). The rows are `output` rows, so the measurement sees what decoding computes.
+// row's result does not depend on the other rows (row invariance). The rows are `output` rows, so the measurement sees
+// what decoding computes.
 #pragma once
 #include <cstdint>
 #include <functional>
