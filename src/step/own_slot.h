@@ -1,6 +1,6 @@
 // This file serves callers that feed sequences over several steps without a scheduler. In a model whose sequences keep
-// a state (step/state.h), each sequence under way owns a slot of the runner: a step begins from it, and leaves the state
-// after its last row there. In other models nothing here does anything.
+// a state (step/state.h), each sequence under way owns a slot of the runner. A step begins from it, and leaves the
+// state after its last row there. In other models nothing here does anything.
 #pragma once
 #include <algorithm>
 
