@@ -7,6 +7,7 @@
 #include "core/thread_pool.h"
 #include "io/export/export.h"
 #include "models.h"
+#include "quant/device/workbench.h"
 #include "quant/quantize_model.h"
 #include "runtime/taps.h"
 #include "sensitivity/meter.h"
@@ -46,31 +47,93 @@ struct Families : testing::TestWithParam<std::string> {
 INSTANTIATE_TEST_SUITE_P(All, Families, testing::ValuesIn(kFamilyModels), [](const auto& info) { return info.param; });
 INSTANTIATE_TEST_SUITE_P(Experts, Families, testing::ValuesIn(kExpertModels),
                          [](const auto& info) { return info.param; });
+// These have delta nets alone, beside attention, with experts and a shared one, and with a layer without experts.
+INSTANTIATE_TEST_SUITE_P(Deltas, Families, testing::Values("qwen3_5_linear", "qwen3_5", "qwen3_5_moe", "qwen3_next"),
+                         [](const auto& info) { return std::string(info.param); });
 
-// Calibration runs a layer in four steps. The result is that of the layer in one piece, with the same operations and
+// Calibration runs a layer stop by stop. The result is that of the layer in one piece, with the same operations and
 // hence the same bits.
 TEST_P(Families, CalibrationWalksTheModelThatRuns) {
   const ModelConfig& c = checkpoint.config();
   const auto whole = runner(), walked = runner();
-  whole->begin(batch(), Activations::f32);
-  whole->embed();
-  walked->begin(batch(), Activations::f32);
-  walked->embed();
-  std::vector<float> heads(ids.size() * static_cast<size_t>(c.h * c.e)), gates(ids.size() * static_cast<size_t>(c.f));
-  for (int layer = 0; layer < c.L; ++layer) {
-    whole->layers(layer, layer + 1);
-    read_input(*walked, layer, "o", heads);
-    add_output(*walked, layer, "o", heads);
-    if (c.experts > 0) {
+  for (Runner* runner : {whole.get(), walked.get()}) {
+    runner->begin(batch(), Activations::f32);
+    runner->embed();
+  }
+  std::vector<float> first, x = stream(*walked);  // where the block begins, and now
+  int32_t block = -1;
+  for (const auto& [layer, stop] : stops_of(c)) {
+    const Tap& tap = tap_of(walked->program(), layer, stop->name);
+    if (tap.block != block) first = x, block = tap.block;
+    if (!stop->adds) continue;
+    walked->write_stream(first);
+    const auto columns = static_cast<size_t>(shape_of(c, {layer, stop->roles.front()})[1]);
+    if (stop->routed) {
       const Routes routes = choose_experts(*walked, layer);
-      gates.resize(static_cast<size_t>(routes.count() * c.f));
-      read_expert_input(*walked, layer, routes, gates);
-      add_experts(*walked, layer, routes, gates);
+      std::vector<float> input(static_cast<size_t>(routes.count()) * columns);
+      read_expert_input(*walked, layer, routes, input);
+      add_experts(*walked, layer, routes, input, x);
     } else {
-      read_input(*walked, layer, "down", gates);
-      add_output(*walked, layer, "down", gates);
+      std::vector<float> input(ids.size() * columns);
+      read_input(*walked, layer, stop->name, input);
+      add_output(*walked, layer, stop->name, input, x);
     }
-    EXPECT_EQ(stream(*walked), stream(*whole)) << "layer " << layer;
+    x = stream(*walked);
+    if (stop != &stops_of(c, layer).back()) continue;
+    whole->layers(layer, layer + 1);
+    EXPECT_EQ(x, stream(*whole)) << "layer " << layer;
+  }
+}
+
+// Every stop is quantised against the rows that its linears read in a plain pass. The earlier stops keep their weights
+// here, so the pass is that of the source, and the codes are those of its inputs bit for bit.
+TEST_P(Families, CalibrationSeesTheInputsOfAPlainPass) {
+  const ModelConfig& c = checkpoint.config();
+  ThreadPool pool(1);
+  Dataset calibration;
+  calibration.sequences = {ids};
+  calibration.tokens = std::ssize(ids);
+  const auto bench = make_host_workbench(pool);
+  const FormatSpec format = parse_format("int4g32");
+  const auto plain = runner();
+  for (const auto& [layer, stop] : stops_of(c)) {
+    const Tap& tap = tap_of(plain->program(), layer, stop->name);
+    plain->begin(batch(), Activations::f32);
+    Routes routes;
+    std::vector<float> input;
+    const int64_t columns = shape_of(c, {layer, stop->roles.front()})[1];
+    if (stop->routed) {
+      const Tap& gates = tap_of(plain->program(), layer, "gate_up");
+      routes = plain->run_route({0, gates.reader});
+      plain->follow(routes);
+      const int32_t end = stop->adds ? tap.reader : gates.reader + 1;
+      plain->run({gates.reader, end});
+      input.resize(static_cast<size_t>(routes.count() * columns));
+      const auto& take = std::get<op::Take>(plain->program().ops[static_cast<size_t>(gates.reader)]);
+      plain->read(stop->adds ? tap.input : take.to, input);
+    } else {
+      plain->run({0, tap.reader});
+      input.resize(ids.size() * static_cast<size_t>(columns));
+      plain->read(tap.input, input);
+    }
+    ModelQuantizer how;
+    for (LinearId id : linears_of(c, layer, *stop)) how.formats[id] = {format};
+    const auto quantised = runner();
+    quantize_model_gptq(*quantised, checkpoint, calibration, how, pool, [&](const QuantizedLinear& q) {
+      std::span<const float> rows = input;
+      if (q.id.expert >= 0) {
+        const auto group = std::ranges::find(routes.groups, q.id.expert, &ExpertRows::expert);
+        if (group == routes.groups.end()) return;  // It is rounded to nearest.
+        rows =
+            rows.subspan(static_cast<size_t>(group->first_slot * columns), static_cast<size_t>(group->slots * columns));
+      }
+      bench->begin(columns);
+      bench->add(rows);
+      bench->factorize(how.options.damping, how.options.act_order);
+      const LinearWeight original = checkpoint.linear(q.id);
+      bench->load(original);
+      EXPECT_EQ(decode(bench->quantize(format, how.options).weight), decode(q.weight)) << to_string(q.id);
+    });
   }
 }
 
@@ -132,7 +195,7 @@ TEST_P(Families, ADenseCheckpointIsTheSameModel) {
 TEST_P(Families, TheMeterMeasuresWhatLogitsSay) {
   const auto measured = runner(), plain = runner();
   ThreadPool pool(1);
-  const LinearId id{1, Role::o};
+  const LinearId id{1, stops_of(checkpoint.config(), 1)[1].roles.front()};
   LinearWeight changed = quantize_rtn(parse_format("int2g32z"), decode(checkpoint.linear(id)),
                                       checkpoint.linear(id).out, checkpoint.linear(id).in, {}, pool);
   changed.bias = checkpoint.linear(id).bias;

@@ -7,7 +7,10 @@ Blocks of every type that is read, with the FP32 values that the gguf package de
 Mixtures of experts: what llama.cpp's own convert_hf_to_gguf.py makes of tests/models/. The data are the models' own in another
 order, so what is kept of a file is its header and its SHA-256, from which tests make it again. Needs torch too, and a copy of
 llama.cpp (made with that of llama-cpp-python 0.3.36).
-  python tools/make_gguf_goldens.py LLAMA_CPP > src/io/testdata/gguf_experts.json"""
+  python tools/make_gguf_goldens.py LLAMA_CPP > src/io/testdata/gguf_experts.json
+
+Models with delta nets: the files that the same converter makes. Their data are computed, so the files are kept as they are.
+  python tools/make_gguf_goldens.py LLAMA_CPP tests/golden/gguf"""
 import hashlib
 import json
 import logging
@@ -52,18 +55,33 @@ def golden(kind, blocks, values):
             "values": np.ascontiguousarray(values, dtype=np.float32).tobytes().hex()}
 
 
+DELTA_MODELS = ("qwen3_5", "qwen3_5_moe_image", "qwen3_next")
 EXPERT_MODELS = ("mixtral", "olmoe", "qwen3_moe", "granitemoe")
 
 
 def put_vocabulary(self):
     """The tiny models have no tokenizer: any that fits."""
-    tokens = ["a", "b", "ab"] + [f"<{i}>" for i in range(3, 96)]
+    tokens = ["a", "b", "ab"] + [f"<{i}>" for i in range(3, self.hparams["vocab_size"])]
     self.gguf_writer.add_tokenizer_model("gpt2")
     self.gguf_writer.add_tokenizer_pre("gpt-2")
     self.gguf_writer.add_token_list(tokens)
     self.gguf_writer.add_token_types([1] * len(tokens))
     self.gguf_writer.add_token_merges(["a b"])
     self.gguf_writer.add_eos_token_id(2)
+
+
+def add_further_layer(folder, config):
+    """A layer that predicts further tokens: the model's last one once more."""
+    from safetensors.torch import load_file, save_file
+
+    config["mtp_num_hidden_layers"] = 1
+    path = os.path.join(folder, "model.safetensors")
+    tensors, last = load_file(path), f"model.layers.{config['num_hidden_layers'] - 1}."
+    further = {key.replace(last, "mtp.layers.0."): value.clone() for key, value in tensors.items() if key.startswith(last)}
+    final = tensors["model.norm.weight"]
+    further["mtp.fc.weight"] = final.repeat(config["hidden_size"], 2)
+    further.update({f"mtp.{norm}.weight": final.clone() for norm in ("pre_fc_norm_embedding", "pre_fc_norm_hidden", "norm")})
+    save_file(tensors | further, path, metadata={"format": "pt"})
 
 
 def convert(name, work):
@@ -75,13 +93,21 @@ def convert(name, work):
     with open(os.path.join(folder, "config.json"), encoding="utf-8") as file:
         config = json.load(file)
     config.pop("sliding_window", None)  # which llama.cpp would leave out without a word
+    if name == "qwen3_5":
+        add_further_layer(folder, config)
     with open(os.path.join(folder, "config.json"), "w", encoding="utf-8") as file:
         json.dump(config, file)
+    config = config | config.get("text_config", {}) | {"architectures": config["architectures"]}
     made = get_model_class(config["architectures"][0])
     made.set_vocab = put_vocabulary
+    made.no_mtp = "mtp_num_hidden_layers" not in config
     kinds = {"float32": gguf.LlamaFileType.ALL_F32, "float16": gguf.LlamaFileType.MOSTLY_F16, "bfloat16": gguf.LlamaFileType.MOSTLY_BF16}
     with torch.inference_mode():
         made(Path(folder), kinds[config["torch_dtype"]], Path(path)).write()
+    return path
+
+
+def header_of(path):
     with open(path, "rb") as file:
         data = file.read()
     begin = gguf.GGUFReader(path).data_offset
@@ -91,7 +117,12 @@ def convert(name, work):
 if len(sys.argv) > 1:
     logging.disable(logging.INFO)
     with tempfile.TemporaryDirectory() as work:
-        print(json.dumps({name: convert(name, work) for name in EXPERT_MODELS}, indent=0))
+        if len(sys.argv) > 2:
+            os.makedirs(sys.argv[2], exist_ok=True)
+            for name in DELTA_MODELS:
+                shutil.copy(convert(name, work), sys.argv[2])
+        else:
+            print(json.dumps({name: header_of(convert(name, work)) for name in EXPERT_MODELS}, indent=0))
     sys.exit(0)
 
 goldens = []

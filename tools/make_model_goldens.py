@@ -13,6 +13,7 @@ The two bundled models (models/quill-*) get the same from prompts in words, 64 c
 first three windows of docs-heldout.txt.
 """
 import json
+import math
 import os
 import shutil
 import sys
@@ -32,7 +33,8 @@ CLASSES = {"llama": "LlamaForCausalLM", "mistral": "MistralForCausalLM", "qwen2"
            "smollm3": "SmolLM3ForCausalLM", "ministral": "MinistralForCausalLM", "ministral3": "Ministral3ForCausalLM",
            "phi3": "Phi3ForCausalLM", "granite": "GraniteForCausalLM", "olmo2": "Olmo2ForCausalLM", "olmo3": "Olmo3ForCausalLM",
            "gemma3_text": "Gemma3ForCausalLM", "mixtral": "MixtralForCausalLM", "olmoe": "OlmoeForCausalLM", "qwen3_moe": "Qwen3MoeForCausalLM",
-           "granitemoe": "GraniteMoeForCausalLM"}
+           "granitemoe": "GraniteMoeForCausalLM", "qwen3_next": "Qwen3NextForCausalLM", "qwen3_5_text": "Qwen3_5ForCausalLM",
+           "qwen3_5_moe_text": "Qwen3_5MoeForCausalLM"}
 
 # name -> (dtype of the file, family, keys). Sizes are small and awkward on purpose: d = 48 and f = 80 are multiples of 16 but
 # not of 32 or 64, so that every kernel meets its ragged end.
@@ -111,13 +113,50 @@ FAMILIES = {
     "granitemoe": ("float32", "granitemoe", dict(num_local_experts=5, num_experts_per_tok=4, intermediate_size=32, embedding_multiplier=12.0,
                                                  attention_multiplier=0.125, residual_multiplier=0.22, logits_scaling=8.0)),
 }
+# Models with delta nets are read over 150 tokens, two chunks of 64 and a part of one. transformers adds up what a chunk does
+# in another order than row by row.
+MIXED = dict(SMALL, vocab_size=48, num_attention_heads=4, num_key_value_heads=2, head_dim=24, max_position_embeddings=256, rms_norm_eps=1e-6,
+             linear_conv_kernel_dim=4, linear_key_head_dim=8, linear_value_head_dim=12, linear_num_key_heads=2, linear_num_value_heads=6)
+EXPERTS = dict(num_experts=5, num_experts_per_tok=2, moe_intermediate_size=24, shared_expert_intermediate_size=32)
+ROPE = dict(rope_parameters=dict(rope_type="default", rope_theta=1e5, partial_rotary_factor=0.25, mrope_interleaved=True, mrope_section=[1, 1, 1]))
+DELTA = {
+    # Three layers of four have a delta net, as no list says otherwise; a quarter of each head is turned, as no key says otherwise.
+    "qwen3_5": ("bfloat16", "qwen3_5_text", dict(num_hidden_layers=4, tie_word_embeddings=True)),
+    # No layer has attention; keys are wider than values, and the gate is a sigmoid.
+    "qwen3_5_linear": ("float32", "qwen3_5_text", dict(full_attention_interval=9, linear_conv_kernel_dim=3, linear_key_head_dim=20,
+                                                      linear_num_key_heads=3, linear_num_value_heads=3, output_gate_type="sigmoid")),
+    "qwen3_5_moe": ("bfloat16", "qwen3_5_moe_text", dict(full_attention_interval=2, num_hidden_layers=3, **EXPERTS, **ROPE)),
+    # There is no shared expert, and every expert has tensors of its own.
+    "qwen3_5_moe_plain": ("float16", "qwen3_5_moe_text", dict(EXPERTS, layer_types=["full_attention", "linear_attention"], linear_num_key_heads=1,
+                                                             linear_num_value_heads=4, shared_expert_intermediate_size=0,
+                                                             tie_word_embeddings=True, attention_bias=True)),
+    "qwen3_next": ("bfloat16", "qwen3_next", dict(full_attention_interval=3, num_hidden_layers=3, **EXPERTS)),
+    # Every layer has attention, and one of them experts, whose shares do not sum to 1.
+    "qwen3_next_full": ("bfloat16", "qwen3_next", dict(EXPERTS, full_attention_interval=1, num_hidden_layers=4, decoder_sparse_step=2,
+                                                      mlp_only_layers=[3], norm_topk_prob=False, attention_bias=True, partial_rotary_factor=0.5, num_key_value_heads=1)),
+    "qwen3_5_image": ("bfloat16", "qwen3_5_text", dict(layer_types=["linear_attention", "full_attention"], linear_num_key_heads=1,
+                                                      linear_num_value_heads=3, **ROPE)),
+    "qwen3_5_image_tied": ("float32", "qwen3_5_text", dict(full_attention_interval=2, linear_num_key_heads=2, linear_num_value_heads=2,
+                                                          tie_word_embeddings=True, linear_conv_kernel_dim=2, **ROPE)),
+    "qwen3_5_moe_image": ("bfloat16", "qwen3_5_moe_text", dict(full_attention_interval=2, tie_word_embeddings=True, **EXPERTS, **ROPE)),
+    "qwen3_5_moe_image_each": ("float16", "qwen3_5_moe_text", dict(EXPERTS, full_attention_interval=3, num_hidden_layers=3, num_experts=3,
+                                                                  num_experts_per_tok=3, linear_value_head_dim=8, **ROPE)),
+}
 MODELS.update(FAMILIES)
+MODELS.update(DELTA)
+# These files hold a tensor for each matrix of each expert; the others hold those of a layer together.
+EACH_EXPERT = ("qwen3_next", "qwen3_next_full", "qwen3_5_moe_plain", "qwen3_5_moe_image_each")
 # Text models within models that see images: how their config and their tensors are called there.
 WITHIN = {"mistral_small": ("mistral3", "Mistral3ForConditionalGeneration", lambda key: "language_model." + key),
           "gemma3_image": ("gemma3", "Gemma3ForConditionalGeneration", lambda key: key.replace("model.", "model.language_model.", 1)),
           "qwen3_vl": ("qwen3_vl", "Qwen3VLForConditionalGeneration", lambda key: key.replace("model.", "model.language_model.", 1))}
+for NAME in DELTA:
+    if "image" in NAME:
+        kind, class_name = ("qwen3_5_moe", "Qwen3_5MoeForConditionalGeneration") if "moe" in NAME else ("qwen3_5", "Qwen3_5ForConditionalGeneration")
+        WITHIN[NAME] = (kind, class_name, WITHIN["qwen3_vl"][2])
 # What the text model is called there, and its rope, which has rows and columns of pictures too.
 PICTURES = {"qwen3_vl": dict(model_type="qwen3_vl_text", rope_scaling=dict(mrope_interleaved=True, mrope_section=[4, 2, 2], rope_type="default"))}
+ZERO_CENTRED = ("gemma3_text", "qwen3_next", "qwen3_5_text", "qwen3_5_moe_text")  # their files hold w - 1 for a norm's w
 WITH_EXPERTS = ("mixtral", "olmoe", "qwen3_moe", "granitemoe")
 PROMPTS = {
     "quill-26m": ["The quick brown fox", "In 1998, the city of", "#include <stdio.h>\n", "A list of the rivers of", "12 + 30 =", "The", None,
@@ -128,9 +167,39 @@ PROMPTS = {
 QUESTION = "What is 348 + 5127?"  # in place of None: through the chat template
 
 
+def base_of(name):
+    return SMALL if name in FAMILIES else MIXED if name in DELTA else BASE
+
+
+def value_of(key, shape, family):
+    """A random value for a tensor. Linears keep their input's size; norms and biases are away from 1 and 0, so that leaving one out shows."""
+    if key.endswith("A_log"):  # rates of decay between 0.01 and 4, so that some heads remember all positions and some hardly one
+        return torch.empty(shape).uniform_(math.log(0.01), math.log(4))
+    if key.endswith("linear_attn.norm.weight"):
+        return 1 + 0.3 * torch.randn(shape)
+    if key.endswith("norm.weight"):
+        return (family not in ZERO_CENTRED) + 0.3 * torch.randn(shape)
+    if key.endswith("bias"):
+        return 0.3 * torch.randn(shape)
+    return torch.randn(shape) * 1.5 / shape[-1] ** 0.5
+
+
+def expert_by_expert(tensors):
+    files = {}
+    for key, value in tensors.items():
+        if ".mlp.experts." not in key:
+            files[key] = value
+            continue
+        module, name = key.rsplit(".", 1)
+        for expert, rows in enumerate(value):
+            parts = zip(("gate_proj", "up_proj"), rows.chunk(2)) if name == "gate_up_proj" else [(name, rows)]
+            files.update({f"{module}.{expert}.{part}.weight": matrix.clone() for part, matrix in parts})
+    return files
+
+
 def write_tiny(folder, name, dtype, family, keys):
     torch.manual_seed(sum(map(ord, name)))
-    text = dict(architectures=[CLASSES[family]], model_type=family, torch_dtype=dtype, **(SMALL if name in FAMILIES else BASE))
+    text = dict(architectures=[CLASSES[family]], model_type=family, torch_dtype=dtype, **base_of(name))
     text.update(keys)
     if "rope_parameters" in text:
         text.pop("rope_theta")
@@ -139,18 +208,15 @@ def write_tiny(folder, name, dtype, family, keys):
         text.pop("hidden_act")
     config = AutoConfig.for_model(**json.loads(json.dumps(text)))
     model = AutoModelForCausalLM.from_config(config).float()
-    # Linears keep their input's size; a wide embedding and norms and biases away from 1 and 0, so that leaving one out shows.
     tensors = {}
     for key, value in model.state_dict().items():
         if key == "lm_head.weight" and config.tie_word_embeddings:
             continue
-        if key.endswith("norm.weight"):
-            value = (family != "gemma3_text") + 0.3 * torch.randn(value.shape)
-        elif key.endswith(".bias"):
-            value = 0.3 * torch.randn(value.shape)
-        else:
-            value = torch.randn(value.shape) * 1.5 / value.shape[-1] ** 0.5
-        tensors[key] = value.to(getattr(torch, dtype)).contiguous()
+        without = text.get("shared_expert_intermediate_size") == 0 and "shared_expert" in key  # transformers has empty matrices
+        if not without:
+            tensors[key] = value_of(key, value.shape, family).to(getattr(torch, dtype)).contiguous()
+    if name in EACH_EXPERT:
+        tensors = expert_by_expert(tensors)
     shutil.rmtree(folder, ignore_errors=True)
     os.makedirs(folder)
     if family in WITH_EXPERTS:  # transformers keeps them otherwise than files do
@@ -176,6 +242,9 @@ def load(folder):
     if hasattr(embedding, "embed_scale"):  # of the dtype that the model is served in, also where all else is FP32
         dtype = json.load(open(os.path.join(folder, "config.json"), encoding="utf-8"))["torch_dtype"]
         embedding.embed_scale = embedding.embed_scale.to(getattr(torch, dtype)).float()
+    if getattr(model.config, "output_gate_type", None) == "sigmoid":  # transformers reads this key in later families alone
+        for layer in model.model.layers:
+            layer.linear_attn.norm.activation = "sigmoid"
     return model
 
 
@@ -184,6 +253,8 @@ def put_within(folder, name):
     model_type, class_name, rename = WITHIN[name]
     path = os.path.join(folder, "model.safetensors")
     tensors = {rename(key): value.clone() for key, value in load_file(path).items()}
+    if name in DELTA:  # a part of what such files hold besides
+        tensors.update({"model.visual.patch_embed.proj.weight": torch.ones(4, 3), "mtp.fc.weight": torch.ones(8, 16), "mtp.norm.weight": torch.ones(8)})
     save_file(tensors, path, metadata={"format": "pt"})
     with open(os.path.join(folder, "config.json"), encoding="utf-8") as file:
         text = json.load(file)
@@ -198,6 +269,8 @@ def put_within(folder, name):
 @torch.no_grad()
 def continuation(model, ids, tokens, stop):
     options = dict(eos_token_id=stop) if stop else dict(eos_token_id=None)
+    if set(getattr(model.config, "layer_types", None) or []) == {"linear_attention"}:
+        options["use_cache"] = False  # transformers' cache has no length where no layer has attention
     prompt = torch.tensor([ids])
     out = model.generate(prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=tokens, do_sample=False, temperature=None, top_p=None,
                          top_k=None, pad_token_id=0, output_logits=True, return_dict_in_generate=True, **options)
@@ -238,12 +311,15 @@ def tiny(name):
     folder = f"tests/models/{name}"
     write_tiny(folder, name, *MODELS[name])
     model = load(folder)
-    ids = torch.randint(3, (SMALL if name in FAMILIES else BASE)["vocab_size"], (TOKENS,), generator=torch.Generator().manual_seed(1)).tolist()
+    tokens, continued = (150, 40) if name in DELTA else (TOKENS, GREEDY)
+    ids = torch.randint(3, base_of(name)["vocab_size"], (tokens,), generator=torch.Generator().manual_seed(1)).tolist()
     logits = logits_of(model, ids)
-    greedy, gaps = continuation(model, ids, GREEDY, None)
+    greedy, gaps = continuation(model, ids, continued, None)
     write_golden(name, dict(ids=ids, greedy=greedy, gap=gaps), logits)
     if name in WITHIN:
         put_within(folder, name)
+        if name in DELTA:  # transformers reads the text model from within
+            assert torch.equal(logits_of(load(folder), ids), logits), name
     print(f"{name}: {os.path.getsize(folder + '/model.safetensors')} bytes, logits sd {logits.std():.2f}, smallest gap {min(gaps)}")
 
 

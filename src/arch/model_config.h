@@ -46,7 +46,8 @@ enum class QkNorm : uint8_t { none, head, width };
 //   each       Each matrix has a name of its own, mlp.experts.5.gate_proj (Qwen3, OLMoE).
 //   lettered   Each matrix has a name of its own, block_sparse_moe.experts.5.w1 (Mixtral).
 //   stacked    All experts are in two tensors of three dimensions (Granite).
-//   joined     All experts are in two tensors of three dimensions, mlp.experts.gate_up_proj and down_proj (Qwen3.5).
+//   joined     All experts are in two tensors of three dimensions, mlp.experts.gate_up_proj and down_proj (Qwen3.5), or
+//              each matrix has its own name as for `each` (Qwen3-Next).
 enum class ExpertFiles : uint8_t { none, each, lettered, stacked, joined };
 
 // Blocks says which parts the layers of a family are made of. It holds everything besides numbers in which one family
@@ -58,6 +59,7 @@ struct Blocks {
   QkNorm qk_norm = QkNorm::none;
   Activation activation = Activation::silu;  // the function of the gate
   bool fused = false;                        // files hold q, k, v as one matrix, and gate, up as one
+  bool delta_fused = false;     // files hold a delta net's q, k, v, z as one matrix, and b, a as one, by key head
   bool attention_gate = false;  // q's matrix holds, by head, e rows of q and e rows of a gate on attention's output
   ExpertFiles experts = ExpertFiles::none;  // where the MLP is a mixture of experts, how files name them
 };

@@ -153,16 +153,51 @@ FusedName expert_name(const ModelConfig& c, LinearId id) {
   const std::string module = layer_name(id.layer) + ".block_sparse_moe";
   if (c.blocks.experts == ExpertFiles::lettered) {
     const int letter = id.role == Role::gate ? 1 : id.role == Role::down ? 2 : 3;
-    return {fmt::format("{}.experts.{}.w{}.weight", module, e, letter), 0, id.role == Role::down ? d : f};
+    const int64_t rows = id.role == Role::down ? d : f;
+    return {fmt::format("{}.experts.{}.w{}.weight", module, e, letter), {{0, rows}}, rows};
   }
+  const RowRun down{e * d, d}, of_both{2 * e * f + (id.role == Role::up ? f : 0), f};
   if (c.blocks.experts == ExpertFiles::joined) {
     const std::string experts = layer_name(id.layer) + ".mlp.experts";
-    if (id.role == Role::down) return {experts + ".down_proj", e * d, c.experts * d};
-    return {experts + ".gate_up_proj", 2 * e * f + (id.role == Role::up ? f : 0), 2 * c.experts * f};
+    if (id.role == Role::down) return {experts + ".down_proj", {down}, c.experts * d};
+    return {experts + ".gate_up_proj", {of_both}, 2 * c.experts * f};
   }
   if (c.blocks.experts != ExpertFiles::stacked) return {};
-  if (id.role == Role::down) return {module + ".output_linear.weight", e * d, c.experts * d};
-  return {module + ".input_linear.weight", 2 * e * f + (id.role == Role::up ? f : 0), 2 * c.experts * f};
+  if (id.role == Role::down) return {module + ".output_linear.weight", {down}, c.experts * d};
+  return {module + ".input_linear.weight", {of_both}, 2 * c.experts * f};
+}
+
+// The matrices of Qwen3-Next hold, for each key head, its rows of q and of k and those of its value heads of v and of z;
+// and those of its value heads of b and of a.
+FusedName interleaved_name(const ModelConfig& c, LinearId id) {
+  const DeltaNet& n = c.delta;
+  if (id.role != Role::delta_qkv && id.role != Role::delta_z && id.role != Role::delta_b && id.role != Role::delta_a)
+    return {};
+  const int64_t shared = n.value_heads / n.key_heads, k = n.key_dim, v = shared * n.value_dim;
+  const bool gates = id.role == Role::delta_b || id.role == Role::delta_a;
+  const int64_t each = gates ? 2 * shared : 2 * k + 2 * v;  // the rows of a key head
+  FusedName name{fmt::format("model.layers.{}.linear_attn.{}.weight", id.layer, gates ? "in_proj_ba" : "in_proj_qkvz"),
+                 {},
+                 n.key_heads * each};
+  const auto add = [&](int64_t first, int64_t rows) {
+    for (int64_t head = 0; head < n.key_heads; ++head) name.runs.push_back({head * each + first, rows});
+  };
+  switch (id.role) {
+    case Role::delta_qkv:
+      add(0, k);
+      add(k, k);
+      add(2 * k, v);
+      break;
+    case Role::delta_z:
+      add(2 * k + v, v);
+      break;
+    case Role::delta_b:
+      add(0, shared);
+      break;
+    default:
+      add(shared, shared);
+  }
+  return name;
 }
 
 }  // namespace
@@ -175,22 +210,23 @@ std::string file_module_name(const ModelConfig& c, LinearId id) {
 
 FusedName fused_name(const ModelConfig& c, LinearId id) {
   if (id.expert >= 0) return expert_name(c, id);
+  if (c.blocks.delta_fused) return interleaved_name(c, id);
   if (!c.blocks.fused) return {};
   const int64_t q = int64_t{c.h} * c.e, kv = int64_t{c.hk} * c.e, f = c.f;
-  const auto in_layer = [&](const char* module, int64_t first_row, int64_t rows) {
-    return FusedName{fmt::format("model.layers.{}.{}.weight", id.layer, module), first_row, rows};
+  const auto in_layer = [&](const char* module, RowRun run, int64_t rows) {
+    return FusedName{fmt::format("model.layers.{}.{}.weight", id.layer, module), {run}, rows};
   };
   switch (id.role) {
     case Role::q:
-      return in_layer("self_attn.qkv_proj", 0, q + 2 * kv);
+      return in_layer("self_attn.qkv_proj", {0, q}, q + 2 * kv);
     case Role::k:
-      return in_layer("self_attn.qkv_proj", q, q + 2 * kv);
+      return in_layer("self_attn.qkv_proj", {q, kv}, q + 2 * kv);
     case Role::v:
-      return in_layer("self_attn.qkv_proj", q + kv, q + 2 * kv);
+      return in_layer("self_attn.qkv_proj", {q + kv, kv}, q + 2 * kv);
     case Role::gate:
-      return in_layer("mlp.gate_up_proj", 0, 2 * f);
+      return in_layer("mlp.gate_up_proj", {0, f}, 2 * f);
     case Role::up:
-      return in_layer("mlp.gate_up_proj", f, 2 * f);
+      return in_layer("mlp.gate_up_proj", {f, f}, 2 * f);
     default:
       return {};
   }

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "arch/model_config.h"
 
@@ -69,13 +70,18 @@ std::string norm_name(const ModelConfig& config, int layer, Norm norm);
 // Returns the name of the matrix (E, d) that chooses a layer's experts.
 std::string router_name(const ModelConfig& config, int layer);
 
+// A RowRun is `rows` consecutive rows of a matrix.
+struct RowRun {
+  int64_t first_row = 0, rows = 0;
+};
+
 // A FusedName tells in which matrix a file keeps the rows of a linear, if not in the tensor weight_name(). The matrix
 // can hold several linears, one below the other (Blocks::fused, or stacked experts, whose tensors have three
-// dimensions). It can also be the linear's own matrix under another name.
+// dimensions) or interleaved by head (Blocks::delta_fused). It can also be the linear's own matrix under another name.
 struct FusedName {
   std::string weight;  // for example "model.layers.3.self_attn.qkv_proj.weight"; if empty, the tensor is weight_name()
-  int64_t first_row = 0;  // the linear's first row in the matrix
-  int64_t rows = 0;       // the rows of the matrix
+  std::vector<RowRun> runs;  // the linear's rows in the matrix, in their order
+  int64_t rows = 0;          // the rows of the matrix
 };
 // Returns where a file of this model keeps the rows of a linear.
 FusedName fused_name(const ModelConfig& config, LinearId id);

@@ -261,7 +261,7 @@ std::map<std::string, std::string> candidates_job(const Desk& desk, const Runner
           {"calibration", sequences_sha256(desk.texts.calibration)},
           {"formats", fmt::format("{}", fmt::join(formats, ","))},
           {"embedding", job.keep_embedding ? "kept" : "quantised"},
-          {"kernels", reference.kernel_of({0, Role::q}, Activations::f32)},
+          {"kernels", reference.kernel_of(linears_of(reference.config()).at(1), Activations::f32)},
           {"files", "with SHA-256"}};
 }
 

@@ -95,6 +95,7 @@ struct Job {
   bool on_gpu = false;
   int64_t answers = 0;           // greedy answers that the certificate compares; 0: none
   int64_t answering_tokens = 0;  // room for the questions answered side by side; 0: none are asked
+  int64_t answering_states = 0;  // slots for their states and prefixes
   bool tune = false;             // true if plans are tuned before they are measured (plan_tuner.h)
   int64_t tune_steps = -1, tune_windows = 0, tune_tokens = 524288, tune_samples = -1;  // -1, 0: as suits the device
   std::string table_file;  // the file that the table is written to as soon as it is measured, or ""

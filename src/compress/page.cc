@@ -289,6 +289,33 @@ std::string heat_map(const SensitivityTable& table) {
   return draw(grid);
 }
 
+// Shows what each part costs on average over the layers that have it, with the parts in the order of a layer.
+std::string by_part(const SensitivityTable& table) {
+  if (table.method == "none") return "";
+  std::vector<std::string> parts, formats;
+  std::map<std::pair<std::string, std::string>, std::pair<double, int>> sums;  // KL, and groups
+  const auto note = [](std::vector<std::string>& list, const std::string& name) {
+    if (std::find(list.begin(), list.end(), name) == list.end()) list.push_back(name);
+  };
+  for (const Group& g : table.groups)
+    for (const Option& o : g.options) {
+      note(parts, place(g.name).second), note(formats, to_string(o.format));
+      auto& [kl, groups] = sums[{place(g.name).second, to_string(o.format)}];
+      kl += o.kl, ++groups;
+    }
+  Table lines{
+      "Sensitivity by part", "KL in nats a token, on average over the layers that have the part.", {"part"}, {}};
+  lines.columns.insert(lines.columns.end(), formats.begin(), formats.end());
+  for (const std::string& part : parts) {
+    std::vector<std::string>& row = lines.rows.emplace_back(1, part);
+    for (const std::string& format : formats) {
+      const auto found = sums.find({part, format});
+      row.push_back(found == sums.end() ? "" : fmt::format("{:.2g}", found->second.first / found->second.second));
+    }
+  }
+  return to_html(lines);
+}
+
 // Shows the line of each group, if sensitivities were measured by noise.
 std::string fits(const SensitivityTable& table) {
   const nlohmann::json about = nlohmann::json::parse(table.provenance);
@@ -407,8 +434,9 @@ std::string certify_page(const std::string& model, const std::string& verdict, c
 
 std::string compress_page(const CompressStory& s) {
   const std::string body = certificate(s) + flips(s) + "<h2>Plans</h2>\n" + plans(s) + "<h2>Groups</h2>\n" +
-                           bit_map(s) + heat_map(s.measured.table) + fits(s.measured.table) + "<h2>Grids</h2>\n" +
-                           gamma(s) + "<h2>Size and time</h2>\n" + sizes(s);
+                           bit_map(s) + by_part(s.measured.table) + heat_map(s.measured.table) +
+                           fits(s.measured.table) + "<h2>Grids</h2>\n" + gamma(s) + "<h2>Size and time</h2>\n" +
+                           sizes(s);
   return html_page("Compressed and certified", body, s.made_by);
 }
 

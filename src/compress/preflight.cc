@@ -13,6 +13,8 @@
 #include "core/foreign/units.h"
 #include "eval/fidelity/row_distances.h"
 #include "quant/device/workbench.h"
+#include "runtime/taps.h"
+#include "step/build.h"
 
 namespace fidelio {
 namespace {
@@ -80,22 +82,37 @@ const std::vector<MemoryNeed>& largest(const std::vector<std::vector<MemoryNeed>
                            [](const auto& x, const auto& y) { return total(x) < total(y); });
 }
 
-int64_t widest(const ModelConfig& c) { return std::max<int64_t>({c.f, int64_t{c.h} * c.e, c.d}); }
-// Returns the values that calibration keeps of a token beside its stream: the widest input, or those of all its
-// experts.
-int64_t kept_input(const ModelConfig& c) { return std::max(widest(c), int64_t{c.f} * slots_per_row(c)); }
+// Returns the columns of the widest input of a linear.
+int64_t widest(const ModelConfig& c) {
+  int64_t columns = c.d;
+  for (const auto& [layer, stop] : stops_of(c))
+    columns = std::max(columns, shape_of(c, {layer, stop->roles.front()})[1]);
+  return columns;
+}
+// Returns the values that calibration keeps of a token: its stream, in blocks that add twice also that which the block
+// begins with, and the widest input, or those of all its experts.
+int64_t kept_of_token(const ModelConfig& c) { return (c.shared_f > 0 ? 2 : 1) * c.d + widest_input(c); }
 
-// Returns the bytes of a runner's own matrices: the stream, q k v or gate up, their scratch, and the logits twice. Its
-// cache has room for two batches.
+int64_t attention_layers(const ModelConfig& c) { return c.L - std::ssize(delta_layers(c)); }
+
+// Returns the bytes of a runner's own matrices: the values of its program, of which those that only products read share
+// one matrix and its scratch, the logits twice, and a state. Its cache has room for two batches.
 int64_t workspace_bytes(const CompressSize& size) {
-  const ModelConfig& c = size.source.config();
-  const int64_t slots = size.rows * slots_per_row(c), routed = c.experts > 0 ? slots * 3 * c.d : 0;
-  return 4 * (size.rows * (3 * c.d + int64_t{c.h + 2 * c.hk} * c.e) + slots * 4 * int64_t{c.f} + routed +
-              2 * size.logit_rows * c.v);
+  const Program program = build_program(size.source.config(), 0);
+  int64_t values = 0, prepared = 0, slots = 1;
+  for (const Value& v : program.values) {
+    const int64_t of_row = v.rows == Rows::slots ? program.routing.per_row : 1;
+    slots = std::max(slots, of_row);
+    if (v.prepared)
+      prepared = std::max(prepared, v.columns);
+    else
+      values += (v.rows == Rows::logits ? 2 * size.logit_rows : size.rows * of_row) * v.columns;
+  }
+  return 4 * (values + 2 * size.rows * slots * prepared + program.state.floats());
 }
 int64_t batch_cache_values(const CompressSize& size) {
   const ModelConfig& c = size.source.config();
-  return int64_t{c.L} * 2 * size.rows * c.hk * c.e;
+  return attention_layers(c) * 2 * size.rows * c.hk * c.e;
 }
 
 std::vector<std::vector<MemoryNeed>> phases_of(const CompressSize& size, const Holding& h) {
@@ -113,7 +130,7 @@ std::vector<std::vector<MemoryNeed>> phases_of(const CompressSize& size, const H
        h.runner,
        {"candidates of one input, made and being written", size.on_gpu ? 0 : 2 * candidates.stop},
        {"calibration: streams, one Hessian and its factor",
-        4 * size.calibration_tokens * (d + kept_input(c)) + 4 * wide * wide + 3 * 8 * wide * wide},
+        4 * size.calibration_tokens * kept_of_token(c) + 4 * wide * wide + 3 * 8 * wide * wide},
        h.decoded},
       {h.always,
        h.reference,
@@ -127,13 +144,14 @@ std::vector<std::vector<MemoryNeed>> phases_of(const CompressSize& size, const H
        {held.what, holding ? held.bytes : 0},
        h.serving_runner,
        {"building a plan: two streams, three sums, a factor",
-        2 * 4 * size.calibration_tokens * (d + kept_input(c)) + 3 * 4 * wide * wide + 3 * 8 * wide * wide},
+        2 * 4 * size.calibration_tokens * kept_of_token(c) + 3 * 4 * wide * wide + 3 * 8 * wide * wide},
        {size.on_gpu ? "the plan's weights, as packed" : "the plan's weights, as stored and as packed", plan}}};
   for (std::vector<MemoryNeed>& phase : phases)
     std::erase_if(phase, [](const MemoryNeed& need) { return need.bytes == 0; });
   if (size.answering_tokens > 0)
     phases.back().push_back({"the model that answers questions, and its cache",
-                             h.weights + size.answering_tokens * 2 * 2 * int64_t{c.L} * c.hk * c.e});
+                             h.weights + size.answering_tokens * 2 * 2 * attention_layers(c) * c.hk * c.e +
+                                 size.answering_states * 4 * state_shape(c).floats()});
   return phases;
 }
 

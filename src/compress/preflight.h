@@ -24,6 +24,7 @@ struct CompressSize {
   int generations = 0;                   // generations of evolution; 0: there is none
   int ranks = 1;                         // ranks that share candidates and sensitivities
   int64_t answering_tokens = 0;          // room for the questions answered side by side; 0: none are asked
+  int64_t answering_states = 0;          // the slots for their states and prefixes, in a model that keeps some
   int64_t budget = 0;                    // bytes that a plan may have; 0: any number
   const SharedCodebooks* codebooks = nullptr;
   bool on_gpu = false;          // models live on a GPU; the host holds what is stored

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstring>
 #include <filesystem>
+#include <iterator>
 #include <mutex>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -134,24 +135,25 @@ Checkpoint Checkpoint::open(ModelSource source) {
   for (LinearId id : linears_of(c.config_)) {
     const auto found = declared.find(id);
     const auto foreign = c.source_.linears.find(id);
-    c.formats_[id] = found != declared.end()              ? found->second
-                     : foreign != c.source_.linears.end() ? foreign->second.format
-                                                          : dense_spec(c.dense(id).view.dtype, weight_name(id));
-    if (foreign == c.source_.linears.end())
+    c.formats_[id] = found != declared.end() ? found->second
+                     : foreign != c.source_.linears.end()
+                         ? foreign->second.format
+                         : dense_spec(c.stored_rows(id).matrix.view.dtype, weight_name(id));
+    if (foreign == c.source_.linears.end() && !c.formats_[id].is_dense())
       c.linear(id);
     else
-      c.bias(id);  // The weight was checked when the source was opened, and reading it might decode it.
+      c.bias(id);  // The weight was checked already, and reading it might decode it or bring its rows together.
     if (found != declared.end()) declared.erase(found);
   }
   check(declared.empty(), "{}: formats are given for linears the model does not have, {} first", folder,
         declared.empty() ? std::string() : to_string(declared.begin()->first));
   for (auto [layer, which] : norms_of(c.config_)) c.norm(layer, which);
-  for (const LinearId id : fixed_linears_of(c.config_)) c.linear(id);
+  for (const LinearId id : fixed_linears_of(c.config_)) c.format(id);
   for (const int layer : routed_layers(c.config_)) c.router(layer);
   for (const int layer : delta_layers(c.config_))
     for (const DeltaTensor which : kDeltaTensors) c.delta(layer, which);
   if (c.config_.kept_columns > 0) c.check_kept_columns();
-  if (auto note = left_out(c.config_, *c.source_.tensors)) c.source_.notes.push_back(*std::move(note));
+  std::ranges::move(left_out(c.config_, *c.source_.tensors), std::back_inserter(c.source_.notes));
   if (has_dynamic_rope(c.config_))
     c.source_.notes.push_back(fmt::format(
         "its context ends at max_position_embeddings = {}: beyond that its \"dynamic\" rope changes with every token, "
@@ -165,28 +167,55 @@ std::string Checkpoint::stored_name(const std::string& name) const {
   return fidelio::stored_name(*source_.tensors, name);
 }
 
-OwnedTensor Checkpoint::dense(LinearId id) const {
+Checkpoint::StoredRows Checkpoint::stored_rows(LinearId id) const {
   const FusedName fused = fused_name(config_, id);
   std::string own = stored_name(weight_name(id));
   // Some writers that store one of two equal tensors keep that of the head.
   if (id.role == Role::embedding && config_.tie_embeddings && !source_.tensors->contains(own))
     if (const std::string head = stored_name(weight_name({-1, Role::head})); source_.tensors->contains(head))
       own = head;
-  if (fused.weight.empty() || source_.tensors->contains(own)) return source_.tensors->get(own);
+  const Shape shape = shape_of(config_, id);
+  if (fused.weight.empty() || source_.tensors->contains(own)) {
+    OwnedTensor matrix = source_.tensors->get(own);
+    check(matrix.view.shape == shape, "{} has shape {}, expected {}", weight_name(id), to_string(matrix.view.shape),
+          to_string(shape));
+    return {std::move(matrix), {{0, shape[0]}}};
+  }
   OwnedTensor all = source_.tensors->get(stored_name(fused.weight));
-  const Shape shape = shape_of(config_, id), stored = all.view.shape;
+  const Shape stored = all.view.shape;
   const bool stacked = id.expert >= 0 && (config_.blocks.experts == ExpertFiles::stacked ||
                                           config_.blocks.experts == ExpertFiles::joined);
   const Shape expected =
       stacked ? Shape{config_.experts, fused.rows / config_.experts, shape[1]} : Shape{fused.rows, shape[1]};
   check(stored == expected, "{} has shape {}, expected {}", fused.weight, to_string(stored), to_string(expected));
-  all.view.data += fused.first_row * shape[1] * size_of(all.view.dtype);
-  all.view.shape = shape;
-  return all;
+  return {std::move(all), fused.runs};
+}
+
+// The result is a view into the files, except where several runs of rows are brought together.
+OwnedTensor Checkpoint::dense(LinearId id) const {
+  StoredRows stored = stored_rows(id);
+  const Shape shape = shape_of(config_, id);
+  Tensor& matrix = stored.matrix.view;
+  const auto row_bytes = static_cast<size_t>(shape[1] * size_of(matrix.dtype));
+  const auto begin = [&](const RowRun& run) { return matrix.data + static_cast<size_t>(run.first_row) * row_bytes; };
+  if (stored.runs.size() == 1) {
+    matrix.data = begin(stored.runs.front());
+    matrix.shape = shape;
+    return std::move(stored.matrix);
+  }
+  OwnedTensor rows = OwnedTensor::allocate(matrix.dtype, shape);
+  std::byte* to = rows.view.data;
+  for (const RowRun& run : stored.runs) {
+    const size_t bytes = static_cast<size_t>(run.rows) * row_bytes;
+    std::memcpy(to, begin(run), bytes);
+    to += bytes;
+  }
+  return rows;
 }
 
 FormatSpec Checkpoint::format(LinearId id) const {
-  if (is_fixed(id.role) || id.layer == kPredictorLayer) return dense_spec(dense(id).view.dtype, weight_name(id));
+  if (is_fixed(id.role) || id.layer == kPredictorLayer)
+    return dense_spec(stored_rows(id).matrix.view.dtype, weight_name(id));
   const auto found = formats_.find(id);
   check(found != formats_.end(), "{} has no linear {}", folder(), to_string(id));
   return found->second;
@@ -199,10 +228,7 @@ LinearWeight Checkpoint::linear(LinearId id) const {
   if (const auto foreign = source_.linears.find(id); foreign != source_.linears.end()) {
     w = foreign->second.read();
   } else if (spec.is_dense()) {
-    OwnedTensor rows = dense(id);
-    check(rows.view.shape == shape, "{} has shape {}, expected {}", weight_name(id), to_string(rows.view.shape),
-          to_string(shape));
-    w = make_dense(std::move(rows));
+    w = make_dense(dense(id));
   } else {
     const auto find = [&](const std::string& suffix, DType dtype, const Shape& expected) {
       if (suffix == ".bias") return OwnedTensor{};  // The bias is kept as the source has it, below.
@@ -231,7 +257,7 @@ std::vector<float> Checkpoint::norm(int layer, Norm which) const {
         to_string(t.view.shape), norm_size(config_, which));
   std::vector<float> values(static_cast<size_t>(t.view.elements()));
   convert_to_float(t.view, values);
-  if (config_.blocks.norm_plus_one)
+  if (config_.blocks.norm_plus_one && which != Norm::delta)  // That norm's weight is stored as it is.
     for (float& value : values) value += 1;
   return values;
 }
@@ -292,6 +318,16 @@ void Checkpoint::check_kept_columns() const {
 
 void Checkpoint::drop(LinearId id) const {
   if (source_.linears.contains(id)) return;  // Special code reads this linear and leaves nothing of it in memory.
+  if (format(id).is_dense()) {
+    const StoredRows stored = stored_rows(id);
+    Tensor run = stored.matrix.view;
+    for (const RowRun& of : stored.runs) {
+      run.shape = {of.rows, shape_of(config_, id)[1]};
+      run.data = stored.matrix.view.data + of.first_row * run.shape[1] * size_of(run.dtype);
+      source_.tensors->drop(run);
+    }
+    return;
+  }
   for (const StoredTensor& stored : stored_tensors(linear(id)))
     if (stored.suffix != ".bias") source_.tensors->drop(stored.tensor);
 }
@@ -429,7 +465,14 @@ void write_checkpoint(const std::string& folder, const Checkpoint& source,
     if (has_bias(c, id.role)) beside(bias_name(id));
   }
   for (auto [layer, which] : norms_of(c)) beside(norm_name(c, layer, which));
+  for (const LinearId id : fixed_linears_of(c)) {
+    const Shape shape = shape_of(c, id);
+    declare(id, allocate_weight(source.format(id), shape[0], shape[1]),
+            [&source](LinearId i) { return source.linear(i); });
+  }
   for (const std::string& router : router_names(c)) beside(router);
+  for (const int layer : delta_layers(c))
+    for (const DeltaTensor which : kDeltaTensors) beside(delta_name(layer, which));
   for (const auto& [name, order] : kept.orders) tensors.push_back(to_write(name, order));
 
   WeightsHash hash;

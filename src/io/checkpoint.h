@@ -75,7 +75,13 @@ class Checkpoint {
   OwnedTensor bias(LinearId id) const;
   void check_kept_columns() const;
   std::string stored_name(const std::string& name) const;
-  OwnedTensor dense(LinearId id) const;  // It takes the linear's rows where one matrix holds those of several.
+  // StoredRows says where the rows of a dense linear are: runs of rows of a tensor of the files.
+  struct StoredRows {
+    OwnedTensor matrix;
+    std::vector<RowRun> runs;
+  };
+  StoredRows stored_rows(LinearId id) const;  // It checks the shape.
+  OwnedTensor dense(LinearId id) const;
   ModelSource source_;
   ModelConfig config_;
   std::map<LinearId, FormatSpec> formats_;

@@ -11,10 +11,9 @@ namespace {
 
 using hf::Json;
 using hf::Keys;
+using hf::kMaxExperts;
 using hf::kMaxInt;
 constexpr int kMaxLayers = 1000;  // This is far above any model (126); each layer is looked up in lists and allocated.
-// This counts the experts of all layers and is far above any model, too (Qwen3-235B has 12,032).
-constexpr int kMaxExperts = 65536;
 
 // These are transformers' defaults for missing keys, where families differ. hk 0 means as many as h; e 0 means d / h.
 struct Defaults {
@@ -53,8 +52,9 @@ Defaults defaults_of(Architecture architecture) {
       return {0, 0, 4096, 1e-5, false, -1, 50279};
     case Architecture::qwen3_moe:
       return {4, 0, 32768, 1e-6, false, -1, -1};
-    case Architecture::qwen3_next:
     case Architecture::qwen3_5:
+      return {4, 256, 32768, 1e-6, false, -1, -1};
+    case Architecture::qwen3_next:
     case Architecture::qwen3_5_moe:
       return {2, 256, 32768, 1e-6, false, -1, -1};
   }
@@ -130,9 +130,10 @@ void read_quantised(const Keys& keys, ModelConfig& c) {
 void read_dimensions(const Keys& keys, ModelConfig& c) {
   c.L = keys.integer("num_hidden_layers", 1, kMaxLayers);
   c.d = keys.integer("hidden_size", 1, kMaxInt);
-  // Qwen3's intermediate_size is that of layers without experts, of which there are none here.
-  const bool own_width = c.architecture == Architecture::qwen3_moe;
-  c.f = own_width ? keys.integer_or("moe_intermediate_size", 768, 1, kMaxInt)
+  // The intermediate_size of these families is that of layers without experts.
+  const bool shared = c.architecture == Architecture::qwen3_next || c.architecture == Architecture::qwen3_5_moe;
+  const bool own_width = c.architecture == Architecture::qwen3_moe || shared;
+  c.f = own_width ? keys.integer_or("moe_intermediate_size", shared ? 512 : 768, 1, kMaxInt)
                   : keys.integer("intermediate_size", 1, kMaxInt);
   // Configs of Gemma 3 models that see images leave these out where they are the class's defaults.
   const bool gemma = c.architecture == Architecture::gemma3;
@@ -159,7 +160,7 @@ void read_dimensions(const Keys& keys, ModelConfig& c) {
 }
 
 void read_experts(const Keys& keys, ModelConfig& c) {
-  if (c.blocks.experts == ExpertFiles::none) return;
+  if (c.blocks.experts == ExpertFiles::none || hf::has_mixed_layers(c.architecture)) return;
   const bool local = c.architecture == Architecture::mixtral || c.architecture == Architecture::granite_moe;
   const int missing = c.architecture == Architecture::qwen3_moe ? 128 : local ? 8 : 64;
   const char *name = local ? "num_local_experts" : "num_experts", *other = local ? "num_experts" : "num_local_experts";
@@ -233,6 +234,7 @@ void read_unturned(const Keys& keys, ModelConfig& c) {
 
 // Reads which layers have a window and which have rope.
 void read_layers(const Keys& keys, ModelConfig& c) {
+  if (hf::has_mixed_layers(c.architecture)) return hf::read_mixed_layers(keys, c);
   c.kinds.assign(static_cast<size_t>(c.L), {});
   if (c.architecture == Architecture::smollm3) read_unturned(keys, c);
   const int window = read_window(keys, c);
@@ -348,6 +350,9 @@ void read_biases(const Keys& keys, ModelConfig& c) {
     case Architecture::olmoe:
     case Architecture::qwen3_moe:
     case Architecture::granite_moe:
+    case Architecture::qwen3_next:
+    case Architecture::qwen3_5:
+    case Architecture::qwen3_5_moe:
       attention = true;
       break;
     default:
@@ -389,12 +394,15 @@ struct Within {
   std::string_view type;         // This is the type of the whole model.
   std::string_view text_type;    // This is the type of the text model by itself; if empty, its own part says it.
   std::string_view text_within;  // This is the type in its own part.
+  bool beside = false;           // If true, files without a part of its own have it beside the rest.
 };
 constexpr Within kWithin[] = {{"mistral3", "", ""},
                               {"gemma3", "", ""},
-                              {"qwen2_vl", "qwen2", "qwen2_vl_text"},
-                              {"qwen2_5_vl", "qwen2", "qwen2_5_vl_text"},
-                              {"qwen3_vl", "qwen3", "qwen3_vl_text"}};
+                              {"qwen2_vl", "qwen2", "qwen2_vl_text", true},
+                              {"qwen2_5_vl", "qwen2", "qwen2_5_vl_text", true},
+                              {"qwen3_vl", "qwen3", "qwen3_vl_text", true},
+                              {"qwen3_5", "qwen3_5_text", "qwen3_5_text"},
+                              {"qwen3_5_moe", "qwen3_5_moe_text", "qwen3_5_moe_text"}};
 
 // "mrope" rotates parts of a head by the rows and columns of a picture. Text has one position for all of them, for
 // which it is the plain rope.
@@ -413,7 +421,7 @@ Json parse_object(std::string_view json, const std::string& file) {
   check(object.is_object(), "{}: expected a JSON object, got a JSON {}", file, object.type_name());
   const Json type = object.value("model_type", Json());
   const auto* within = std::ranges::find_if(kWithin, [&](const Within& w) { return type == w.type; });
-  const bool flat = within != std::end(kWithin) && !within->text_type.empty() && !object.contains("text_config");
+  const bool flat = within != std::end(kWithin) && within->beside && !object.contains("text_config");
   if (within == std::end(kWithin) || (!flat && !object.contains("text_config"))) return object;
   Json text = flat ? object : object["text_config"];
   check(text.is_object(), "{}: key \"text_config\": expected an object, got a JSON {}", file, text.type_name());

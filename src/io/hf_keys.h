@@ -1,4 +1,4 @@
-// This file reads config.json key by key. Only hf_config.cc and hf_rope.cc include it.
+// This file reads config.json key by key. Only the hf_*.cc files include it.
 #pragma once
 #include <cmath>
 #include <limits>
@@ -13,6 +13,8 @@ namespace fidelio::hf {
 
 using Json = nlohmann::json;
 constexpr int kMaxInt = std::numeric_limits<int>::max();
+// This counts the experts of all layers and is far above any model (Qwen3-235B has 12,032).
+constexpr int kMaxExperts = 65536;
 
 // This wraps one JSON object; its messages name file, key, expected and got. null counts as absent, as in transformers.
 class Keys {
@@ -68,6 +70,13 @@ class Keys {
   std::string where_;
 };
 
+// These families have delta nets, and a shared expert where they have experts.
+inline bool has_mixed_layers(Architecture architecture) {
+  return architecture == Architecture::qwen3_next || architecture == Architecture::qwen3_5 ||
+         architecture == Architecture::qwen3_5_moe;
+}
+// Reads the numbers of delta nets, which layers have one, and the experts of these families.
+void read_mixed_layers(const Keys& keys, ModelConfig& c);
 // Fills rope, local_rope, rotary and query_growth. architecture, e and max_positions must be set already.
 void read_ropes(const Keys& keys, ModelConfig& c);
 // Raises max_positions to the context that the rope reaches, as vLLM computes it. The documentation of transformers

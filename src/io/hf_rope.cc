@@ -159,14 +159,16 @@ void read_ropes(const Keys& keys, ModelConfig& c) {
   const char* key = scaling_key(keys);
   const Keys scaling = part(keys, key);
   const Keys& partial_from = scaling.find("partial_rotary_factor") ? scaling : keys;
-  const double partial = partial_from.number_or("partial_rotary_factor", 1, 0, 1);
-  if (c.architecture == Architecture::phi3) {
+  const bool mixed = has_mixed_layers(c.architecture);
+  const double partial = partial_from.number_or("partial_rotary_factor", mixed ? 0.25 : 1, 0, 1);
+  if (mixed || c.architecture == Architecture::phi3) {
     const int columns = static_cast<int>(c.e * partial);
     if (columns < 2 || columns % 2 != 0)
       partial_from.refuse("partial_rotary_factor", fmt::format("an even number of the {} columns of a head", c.e));
     c.rotary = columns == c.e ? 0 : columns;
   } else if (partial != 1) {
-    partial_from.refuse("partial_rotary_factor", "1 (RoPE over the whole head; a part of it is supported for Phi-3)");
+    partial_from.refuse("partial_rotary_factor",
+                        "1 (RoPE over the whole head; a part of it is supported for Phi-3 and Qwen3.5)");
   }
   if (c.architecture == Architecture::gemma3 || c.architecture == Architecture::olmo3) return read_two_ropes(keys, c);
 

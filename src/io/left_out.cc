@@ -5,6 +5,7 @@
 #include <set>
 
 #include "arch/weight_names.h"
+#include "core/foreign/units.h"
 #include "io/checkpoint.h"
 #include "io/model_source.h"
 
@@ -21,6 +22,12 @@ std::set<std::string> names_of(const ModelConfig& config, const TensorFiles& fil
   }
   for (const auto& [layer, norm] : norms_of(config)) names.insert(stored_name(files, norm_name(config, layer, norm)));
   for (const std::string& router : router_names(config)) names.insert(stored_name(files, router));
+  for (const LinearId id : fixed_linears_of(config)) {
+    names.insert(stored_name(files, weight_name(id)));
+    names.insert(stored_name(files, fused_name(config, id).weight));
+  }
+  for (const int layer : delta_layers(config))
+    for (const DeltaTensor which : kDeltaTensors) names.insert(stored_name(files, delta_name(layer, which)));
   return names;
 }
 
@@ -40,9 +47,31 @@ bool is_inside(std::string_view name, std::string_view layers, int L) {
   return error == std::errc() && rest != end && *rest == '.' && layer >= 0 && layer < L;
 }
 
+// A Part of a model is the tensors whose names begin so.
+struct Part {
+  std::vector<std::string_view> begins;
+  std::string_view what;
+};
+const Part kParts[] = {{{"model.visual.", "visual.", "model.vision_tower.", "vision_tower.",
+                         "model.multi_modal_projector.", "multi_modal_projector."},
+                        "see images and are left out: the text model alone is read"},
+                       {{"mtp.", "model.mtp."},
+                        "predict further tokens (mtp) and are left out: the model writes the same text without them"}};
+
+void note_parts(const TensorFiles& files, std::vector<std::string>& notes) {
+  for (const Part& part : kParts) {
+    int64_t count = 0, bytes = 0;
+    for (const std::string& name : files.names())
+      if (std::ranges::any_of(part.begins, [&](std::string_view begin) { return name.starts_with(begin); }))
+        ++count, bytes += files.get(name).view.bytes();
+    if (count > 0) notes.push_back(fmt::format("{} tensors ({}) {}", count, bytes_text(bytes), part.what));
+  }
+}
+
 }  // namespace
 
-std::optional<std::string> left_out(const ModelConfig& config, const TensorFiles& files) {
+std::vector<std::string> left_out(const ModelConfig& config, const TensorFiles& files) {
+  std::vector<std::string> notes;
   const std::set<std::string> read = names_of(config, files);
   const std::string layers = stored_name(files, "model.layers.");
   std::vector<std::string> left;
@@ -52,11 +81,13 @@ std::optional<std::string> left_out(const ModelConfig& config, const TensorFiles
         !(bias && is_zero(files, name)))
       left.push_back(name);
   }
-  if (left.empty()) return std::nullopt;
-  return fmt::format(
-      "{} tensors are no part of the model that its config.json describes and are left out, as by "
-      "transformers: {}{}",
-      left.size(), left.front(), left.size() > 1 ? ", .." : "");
+  if (!left.empty())
+    notes.push_back(
+        fmt::format("{} tensors are no part of the model that its config.json describes and are left out, as by "
+                    "transformers: {}{}",
+                    left.size(), left.front(), left.size() > 1 ? ", .." : ""));
+  note_parts(files, notes);
+  return notes;
 }
 
 }  // namespace fidelio

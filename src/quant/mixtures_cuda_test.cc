@@ -120,7 +120,9 @@ TEST_P(CudaMixtures, CalibrationWalksTheModelThatRuns) {
   for (int layer = 0; layer < c.L; ++layer) {
     whole->layers(layer, layer + 1);
     read_input(*walked, layer, "o", heads);
-    add_output(*walked, layer, "o", heads);
+    walked->read_stream(other);
+    add_output(*walked, layer, "o", heads, other);
+    walked->read_stream(one);
     const Routes routes = choose_experts(*walked, layer);
     read_input(*walked, layer, "gate_up", other);
     const std::vector<int32_t> some = {5, 0, 88};
@@ -131,7 +133,7 @@ TEST_P(CudaMixtures, CalibrationWalksTheModelThatRuns) {
                              other.begin() + some[i] * c.d));
     std::vector<float> inputs(static_cast<size_t>(routes.count() * c.f));
     read_expert_input(*walked, layer, routes, inputs);
-    add_experts(*walked, layer, routes, inputs);
+    add_experts(*walked, layer, routes, inputs, one);
     whole->read_stream(one);
     walked->read_stream(other);
     EXPECT_EQ(one, other) << "layer " << layer;

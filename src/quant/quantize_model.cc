@@ -43,20 +43,21 @@ void quantize_rtn_linear(const Checkpoint& source, LinearId id, const ModelQuant
   }
 }
 
-// A Passage carries the calibration texts through the layers. For each batch it keeps the residual stream before the
-// next stop. It also keeps the input of a linear that is about to be quantised if computing it again would take a
-// forward pass (o, down).
+// A Passage carries the calibration texts through the layers. For each batch it keeps the residual stream, with what
+// all stops so far have added to it, and in a block that adds twice the stream that the block begins with. It also
+// keeps the input of a linear that is about to be quantised if computing it again would take a forward pass (o, down).
 class Passage {
  public:
   Passage(Runner& runner, const Dataset& data)
       : runner_(runner), batches_(pack_batches(data.sequences, runner.options().max_rows, runner.cache_pages())) {
     const ModelConfig& c = runner_.config();
     routes_.resize(batches_.size());
-    const int64_t widest = std::max({int64_t{c.d}, int64_t{c.h} * c.e, int64_t{c.f} * slots_per_row(c)});
+    const int64_t widest = widest_input(c);
     for (size_t i = 0; i < batches_.size(); ++i) {
       runner_.begin(batches_[i].batch, Activations::f32);
       runner_.embed();
       streams_.push_back(runner_.allocate(rows(i) * c.d));
+      if (adds_twice(runner_.program())) firsts_.push_back(runner_.allocate(rows(i) * c.d));
       inputs_.push_back(runner_.allocate(rows(i) * widest));
       runner_.read_stream(stream(i));
     }
@@ -112,38 +113,44 @@ class Passage {
 
   // Adds W input to the stream, with the weight as it is now.
   void advance(int layer, const Stop& stop) {
+    const Tap& tap = tap_of(runner_.program(), layer, stop.name);
     for (size_t i = 0; i < batches_.size(); ++i) {
-      runner_.begin(batches_[i].batch, Activations::f32);
-      runner_.write_stream(stream(i));
+      begin_block(i, tap);
       if (stop.routed)
         advance_experts(i, layer);
       else
-        add_output(runner_, layer, stop.name, input(i));
+        add_output(runner_, layer, stop.name, input(i), stream(i));
+      const bool is_first = adds_twice(runner_.program(), tap) && block_ != tap.block;
+      if (is_first) std::swap(streams_[i], firsts_[i]);
       runner_.read_stream(stream(i));
     }
+    if (adds_twice(runner_.program(), tap)) block_ = tap.block;
   }
 
  private:
+  // Begins a step with the stream that this tap's block begins with.
+  void begin_block(size_t batch, const Tap& tap) {
+    runner_.begin(batches_[batch].batch, Activations::f32);
+    runner_.write_stream(block_ == tap.block ? values_of(batch, firsts_) : stream(batch));
+  }
   void collect(size_t batch, int layer, const Stop& stop, int64_t columns) {
     columns_ = columns;
-    runner_.begin(batches_[batch].batch, Activations::f32);
-    runner_.write_stream(stream(batch));
+    begin_block(batch, tap_of(runner_.program(), layer, stop.name));
     read_input(runner_, layer, stop.name, input(batch));
   }
   void collect_experts(size_t batch, int layer, const Routes& routes) {
-    runner_.begin(batches_[batch].batch, Activations::f32);
-    runner_.write_stream(stream(batch));
+    begin_block(batch, tap_of(runner_.program(), layer, "down"));
     read_expert_input(runner_, layer, routes, slots(batch, routes.count()));
     chosen_here_ = &routes == &routes_[batch];
   }
   // Inputs that were collected for another stream's choice of experts are not the inputs of this stream's experts.
   void advance_experts(size_t batch, int layer) {
     if (chosen_here_) {
-      add_experts(runner_, layer, routes_[batch], slots(batch, routes_[batch].count()));
+      add_experts(runner_, layer, routes_[batch], slots(batch, routes_[batch].count()), stream(batch));
     } else {
       const Routes own = choose_experts(runner_, layer);
       read_expert_input(runner_, layer, own, slots(batch, own.count()));
-      add_experts(runner_, layer, own, slots(batch, own.count()));
+      add_experts(runner_, layer, own, slots(batch, own.count()), stream(batch));
     }
   }
   std::span<const float> expert_rows(size_t i, const Stop& stop, const Routes& routes, const ExpertRows& group) {
@@ -157,17 +164,20 @@ class Passage {
   static size_t size(int64_t n) { return static_cast<size_t>(n); }
   std::span<float> slots(size_t i, int64_t count) const { return {inputs_[i].get(), size(count * runner_.config().f)}; }
   int64_t rows(size_t i) const { return batches_[i].batch.rows(); }
-  std::span<float> stream(size_t i) const {
-    return {streams_[i].get(), static_cast<size_t>(rows(i) * runner_.config().d)};
+  std::span<float> values_of(size_t i, const std::vector<std::shared_ptr<float[]>>& streams) const {
+    return {streams[i].get(), static_cast<size_t>(rows(i) * runner_.config().d)};
   }
+  std::span<float> stream(size_t i) const { return values_of(i, streams_); }
   std::span<float> input(size_t i) const { return {inputs_[i].get(), static_cast<size_t>(rows(i) * columns_)}; }
 
   Runner& runner_;
   std::vector<PackedBatch> batches_;
   std::vector<std::shared_ptr<float[]>> streams_, inputs_;  // in the runner's memory
-  int64_t columns_ = 0;                                     // columns of the inputs
-  int layer_ = 0;                                           // the layer whose experts were observed last
-  std::vector<Routes> routes_;                              // which experts of the layer each row passes
+  std::vector<std::shared_ptr<float[]>> firsts_;            // the streams that the block `block_` begins with
+  int32_t block_ = -1;              // the block, one that adds twice, whose first addition was made last
+  int64_t columns_ = 0;             // columns of the inputs
+  int layer_ = 0;                   // the layer whose experts were observed last
+  std::vector<Routes> routes_;      // which experts of the layer each row passes
   bool chosen_here_ = false;        // whether the inputs of downs were collected with these routes
   std::shared_ptr<float[]> taken_;  // one expert's rows of a batch
 };
@@ -469,7 +479,7 @@ void quantize_model_gptq(Runner& runner, const Checkpoint& source, const Dataset
   }
   if (unseen > 0)
     spdlog::warn("{} of {} experts are passed by no row of the calibration text: rounded to nearest; give more text",
-                 (unseen + 1) / 2, int64_t{config.L} * config.experts);
+                 (unseen + 1) / 2, std::ssize(routed_layers(config)) * config.experts);
 }
 
 }  // namespace fidelio

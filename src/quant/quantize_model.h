@@ -1,6 +1,6 @@
 // This file quantises a whole model, layer by layer. Each linear is quantised against the inputs that it will really
-// see, which are those that the quantised linears before it produce. A layer has four stops, each a set of linears
-// that share an input (q k v; o; gate up; down). Every linear runs once.
+// see, which are those that the quantised linears before it produce. The linears of a stop (arch/stops.h) share an
+// input. Every linear runs once.
 #pragma once
 #include <functional>
 #include <map>
@@ -24,8 +24,7 @@ struct QuantizedLinear {
 };
 
 // A StopStore keeps finished stops between runs of a long job (sensitivity/journal.h). The name of a stop is
-// "embedding", "head", "layers.3.qkv", or likewise with ".o", ".gate_up" or ".down". What is loaded is what was
-// saved, bit for bit.
+// "embedding", "head", or that of stop_name(), as "layers.3.qkv". What is loaded is what was saved, bit for bit.
 class StopStore {
  public:
   virtual ~StopStore() = default;

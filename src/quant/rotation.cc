@@ -147,8 +147,12 @@ class Rotation {
 
 void check_can_rotate(const ModelConfig& c) {
   check(!c.rotated, "the model is rotated already: leave out --rotate");
-  check(c.experts == 0, "{} cannot be rotated: a mixture of experts is not known here; leave out --rotate",
-        name_of(c.architecture));
+  const auto only = [&](bool known, const char* what) {
+    check(known, "{} cannot be rotated: {} is not known here; leave out --rotate", name_of(c.architecture), what);
+  };
+  only(c.experts == 0, "a mixture of experts");
+  only(delta_layers(c).empty(), "a gated delta net");
+  only(!c.blocks.attention_gate, "a gate on attention's output");
   check(c.blocks.norm_before && !c.blocks.norm_after,
         "{} cannot be rotated: it normalises what its blocks add to the stream, weight by weight; leave out --rotate",
         name_of(c.architecture));
@@ -158,9 +162,10 @@ ModelSource open_rotated(const std::string& path, uint64_t seed) {
   ModelSource source = open_model_source(path);
   ModelSource rotated{source.texts, nullptr, {}, source.quantised_by, {}};
   const auto files = source.tensors;
-  const auto rotation = std::make_shared<const Rotation>(Checkpoint::open(std::move(source)), seed);
+  Checkpoint original = Checkpoint::open(std::move(source));
+  check_can_rotate(original.config());
+  const auto rotation = std::make_shared<const Rotation>(std::move(original), seed);
   const ModelConfig& c = rotation->config();
-  check_can_rotate(c);
 
   nlohmann::json config = text_config(rotated.texts);
   config["tie_word_embeddings"] = false;

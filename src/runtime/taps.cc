@@ -15,9 +15,14 @@ const Tap& experts_tap(const Program& program, int layer, bool adds) {
   return *found;
 }
 
-// The operation that chooses a layer's experts is the one before the operation that reads their input.
-OpRange up_to_route(const Tap& mlp) { return {mlp.block, mlp.reader}; }
-OpRange before_route(const Tap& mlp) { return {mlp.block, mlp.reader - 1}; }
+// Returns the operations that make the input of a block's first linears: the norm.
+OpRange to_first_input(const Program& program, const Tap& tap) {
+  int32_t reader = tap.reader;
+  for (const Tap& t : program.taps)
+    if (t.block == tap.block) reader = std::min(reader, t.reader);
+  // The operation that chooses a layer's experts is the one before the operation that reads their input.
+  return {tap.block, tap.stop->routed ? std::min(reader, tap.reader - 1) : reader};
+}
 
 }  // namespace
 
@@ -30,33 +35,58 @@ const Tap& tap_of(const Program& program, int layer, std::string_view stop) {
 
 void read_input(Runner& runner, int layer, std::string_view stop, std::span<float> to) {
   const Tap& tap = tap_of(runner.program(), layer, stop);
-  runner.run(tap.stop->routed ? before_route(tap) : OpRange{tap.block, tap.reader});
+  runner.run(tap.stop->routed ? to_first_input(runner.program(), tap) : OpRange{tap.block, tap.reader});
   runner.read(tap.input, to);
 }
 
-void add_output(Runner& runner, int layer, std::string_view stop, std::span<const float> input) {
+bool adds_twice(const Program& program, const Tap& tap) {
+  return std::ranges::count_if(program.taps, [&](const Tap& t) { return t.block == tap.block && t.stop->adds; }) > 1;
+}
+
+bool adds_twice(const Program& program) {
+  return std::ranges::any_of(program.taps, [&](const Tap& tap) { return adds_twice(program, tap); });
+}
+
+void add_output(Runner& runner, int layer, std::string_view stop, std::span<const float> input,
+                std::span<const float> x) {
   const Tap& tap = tap_of(runner.program(), layer, stop);
+  // The gate on a shared expert's output is made of the stream that the block begins with.
+  if (adds_twice(runner.program(), tap)) runner.run({tap.block, tap.reader});
+  runner.write_stream(x);
   runner.write(tap.input, input);
   runner.run({tap.reader, tap.end});
 }
 
 Routes choose_experts(Runner& runner, int layer) {
-  return runner.run_route(up_to_route(experts_tap(runner.program(), layer, false)));
+  const Tap& mlp = experts_tap(runner.program(), layer, false);
+  runner.run(to_first_input(runner.program(), mlp));
+  return runner.run_route({mlp.reader - 1, mlp.reader});
 }
 
 void read_expert_input(Runner& runner, int layer, const Routes& routes, std::span<float> to) {
   const Tap &mlp = experts_tap(runner.program(), layer, false), &down = experts_tap(runner.program(), layer, true);
-  runner.run(before_route(mlp));
+  runner.run(to_first_input(runner.program(), mlp));
   runner.follow(routes);
   runner.run({mlp.reader, down.reader});
   runner.read(down.input, to);
 }
 
-void add_experts(Runner& runner, int layer, const Routes& routes, std::span<const float> input) {
+void add_experts(Runner& runner, int layer, const Routes& routes, std::span<const float> input,
+                 std::span<const float> x) {
   const Tap& down = experts_tap(runner.program(), layer, true);
+  runner.write_stream(x);
   runner.write(down.input, input);
   runner.follow(routes);
   runner.run({down.reader, down.end});
+}
+
+int64_t widest_input(const ModelConfig& c) {
+  int64_t widest = c.d;
+  for (const auto& [layer, stop] : stops_of(c)) {
+    const int64_t columns = shape_of(c, {layer, stop->roles.front()})[1];
+    widest = std::max(widest, stop->routed && stop->adds ? columns * c.experts_per_row : columns);
+  }
+  return widest;
 }
 
 void take_rows(Runner& runner, int layer, std::span<const float> x, std::span<const int32_t> rows,

@@ -1,5 +1,7 @@
 #include "train/block.h"
 
+#include "arch/model_weights.h"
+
 namespace fidelio::train {
 
 void check_known(const ModelConfig& c) {
@@ -11,6 +13,8 @@ void check_known(const ModelConfig& c) {
   check(c.kept_columns == 0, "a model of quantize --atom is not tuned: tune the one that it was made of");
   check(!c.rotated, "a rotated model is not tuned: rotate the tuned one (quantize --rotate)");
   only(c.experts == 0, "a mixture of experts");
+  only(delta_layers(c).empty(), "a gated delta net");
+  only(!b.attention_gate, "a gate on attention's output");
   only(b.norm_before && !b.norm_after && !b.norm_plus_one, "norms behind blocks, or stored less one");
   only(b.qk_norm != QkNorm::width, "a norm over all heads together");
   only(b.activation == Activation::silu, "a gate of GELU");

@@ -12,6 +12,7 @@
 #include "core/foreign/units.h"
 #include "core/rng.h"
 #include "runtime/page_table.h"
+#include "step/own_slot.h"
 
 namespace fidelio::app {
 namespace {
@@ -27,7 +28,8 @@ struct ModelBench {
 
 struct Timing {
   std::string test;
-  int64_t tokens = 0, bytes = 0;  // These count, per repetition, the tokens made and the bytes of weights read.
+  // These count, per repetition, the tokens made, and the bytes of weights and states read and of states written.
+  int64_t tokens = 0, bytes = 0;
   std::vector<double> seconds;
   double mean() const {
     double sum = 0;
@@ -46,7 +48,10 @@ struct Timing {
 // looked up and experts that the row does not pass.
 int64_t step_bytes(const Checkpoint& c) {
   int64_t bytes = 0, of_experts = 0;
-  for (LinearId id : linears_of(c.config())) {
+  std::vector<LinearId> linears = linears_of(c.config());
+  const std::vector<LinearId> fixed = fixed_linears_of(c.config());
+  linears.insert(linears.end(), fixed.begin(), fixed.end());
+  for (LinearId id : linears) {
     if (id.role == Role::embedding && !c.config().tie_embeddings) continue;
     const Shape s = shape_of(c.config(), id);
     (id.expert < 0 ? bytes : of_experts) += stored_bytes(c.format(id), s[0], s[1]);
@@ -98,6 +103,8 @@ class ModelTimer {
     options_.cache_tokens = std::max(
         pages(largest(o.pp)), most * pages(std::max<int64_t>(largest(o.tg), 1)) + (chunk > 0 ? pages(chunk) : 0));
     runner_ = make_runner(o.run, c, options_);
+    runner_->reserve_states(most + 1);
+    state_bytes_ = 2 * runner_->program().state.floats() * int64_t{sizeof(float)};
     vocabulary_ = static_cast<uint64_t>(c.config().v);
     prompt_.resize(static_cast<size_t>(std::max(largest(o.pp), chunk)));
     for (int32_t& id : prompt_) id = token();
@@ -107,12 +114,13 @@ class ModelTimer {
   Timing prompt(int64_t tokens, int64_t depth) {
     PageTable pages(runner_->cache_pages());
     pages.grow(0, depth + tokens);
-    return time_test(name("pp", tokens, 1, depth), tokens, step_bytes_, bench_.repetitions, [&] {
-      for (int64_t begin = 0; begin < tokens; begin += kPromptRows) {
-        const int64_t count = std::min(kPromptRows, tokens - begin);
+    return time_test(name("pp", tokens, 1, depth), tokens, step_bytes_ + state_bytes_, bench_.repetitions, [&] {
+      for (int64_t begin = 0, count = 0; begin < tokens; begin += count) {
+        count = rows_of_prompt(runner_->program().state, depth + begin, tokens - begin, kPromptRows);
         Batch batch;
         batch.append(of_prompt(begin, count), depth + begin, pages.pages(0), begin + count == tokens ? 1 : 0,
                      RowKind::prompt);
+        continue_in_slot(runner_->program().state, batch, 0);
         runner_->step(batch, options_.mode);
       }
     });
@@ -121,24 +129,26 @@ class ModelTimer {
   Timing decode(int64_t tokens, int64_t sequences, int64_t depth) {
     PageTable pages(runner_->cache_pages());
     for (int64_t s = 0; s < sequences; ++s) pages.grow(s, depth + tokens);
-    return time_test(name("tg", tokens, sequences, depth), tokens * sequences, step_bytes_ * tokens, bench_.repetitions,
-                     [&] {
-                       for (int64_t i = 0; i < tokens; ++i) {
-                         Batch batch;
-                         append_outputs(batch, pages, sequences, depth + i);
-                         runner_->step(batch, options_.mode);
-                       }
-                     });
+    const int64_t bytes = step_bytes_ + sequences * state_bytes_;
+    return time_test(name("tg", tokens, sequences, depth), tokens * sequences, bytes * tokens, bench_.repetitions, [&] {
+      for (int64_t i = 0; i < tokens; ++i) {
+        Batch batch;
+        append_outputs(batch, pages, sequences, depth + i);
+        runner_->step(batch, options_.mode);
+      }
+    });
   }
 
   Timing mixed(int64_t chunk, int64_t sequences, int64_t depth) {
     PageTable pages(runner_->cache_pages());
     for (int64_t s = 0; s < sequences; ++s) pages.grow(s, depth + 1);
     pages.grow(sequences, depth + chunk);
-    return time_test(name("mixed", chunk, sequences, depth), chunk + sequences, step_bytes_, bench_.repetitions, [&] {
+    const int64_t bytes = step_bytes_ + (sequences + 1) * state_bytes_;
+    return time_test(name("mixed", chunk, sequences, depth), chunk + sequences, bytes, bench_.repetitions, [&] {
       Batch batch;
       append_outputs(batch, pages, sequences, depth);
       batch.append(of_prompt(0, chunk), depth, pages.pages(sequences), 1, RowKind::prompt);
+      continue_in_slot(runner_->program().state, batch, static_cast<int32_t>(sequences));
       runner_->step(batch, options_.mode);
     });
   }
@@ -154,6 +164,7 @@ class ModelTimer {
     for (int64_t s = 0; s < sequences; ++s) {
       const int32_t id = token();
       batch.append({&id, 1}, position, pages.pages(s), 1, RowKind::output);
+      continue_in_slot(runner_->program().state, batch, static_cast<int32_t>(s));
     }
   }
   static std::string name(const char* test, int64_t tokens, int64_t sequences, int64_t depth) {
@@ -167,7 +178,7 @@ class ModelTimer {
   Rng rng_{1};
   uint64_t vocabulary_;
   std::vector<int32_t> prompt_;
-  int64_t step_bytes_;
+  int64_t step_bytes_, state_bytes_;  // the weights of a step, and a sequence's state, which it reads and writes
 };
 
 std::vector<Timing> time_model(const Checkpoint& c, const ModelBench& o) {

@@ -38,8 +38,17 @@ struct Matrix {
 std::vector<Matrix> matrices_of(const std::string& text) {
   if (const NamedShape* s = find_shape(text)) {
     const int64_t q = int64_t{s->h} * s->e, kv = int64_t{s->hk} * s->e;
-    return {{text + " q", q, s->d},           {text + " k, v", kv, s->d},   {text + " o", s->d, q},
-            {text + " gate, up", s->f, s->d}, {text + " down", s->d, s->f}, {text + " head", s->v, s->d}};
+    const bool hybrid = s->delta_values > 0;  // its q has a gate
+    std::vector<Matrix> matrices = {
+        {text + " q", hybrid ? 2 * q : q, s->d}, {text + " k, v", kv, s->d},   {text + " o", s->d, q},
+        {text + " gate, up", s->f, s->d},        {text + " down", s->d, s->f}, {text + " head", s->v, s->d}};
+    const int64_t keys = int64_t{s->delta_keys} * kDeltaHeadColumns,
+                  values = int64_t{s->delta_values} * kDeltaHeadColumns;
+    if (hybrid)
+      matrices.insert(matrices.end(), {{text + " delta qkv", 2 * keys + values, s->d},
+                                       {text + " delta z", values, s->d},
+                                       {text + " delta out", s->d, values}});
+    return matrices;
   }
   int64_t out = 0, in = 0;
   char end = 0;

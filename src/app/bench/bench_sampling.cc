@@ -16,6 +16,7 @@
 #include "eval/statistics/statistics.h"
 #include "kernels/cpu/choice/choose.h"
 #include "runtime/page_table.h"
+#include "step/own_slot.h"
 
 namespace fidelio::app {
 namespace {
@@ -108,6 +109,7 @@ SampledSteps time_steps(Runner& runner, Activations mode, int64_t sequences, int
     for (int64_t s = 0; s < sequences; ++s) {
       sampled.seed = static_cast<uint64_t>(s);
       batch.append({&newest[static_cast<size_t>(s)], 1}, position, pages.pages(s), 1, RowKind::output);
+      continue_in_slot(runner.program().state, batch, static_cast<int32_t>(s));
       rules.push_back(choice_rule(samples ? sampled : greedy, {}, 0, position, static_cast<int64_t>(v), changes));
     }
     runner.step_and_choose(batch, mode, rules, choices);
@@ -130,6 +132,7 @@ nlohmann::json bench_steps(const SamplingBench& o) {
   options.max_rows = options.max_logit_rows = most;
   options.cache_tokens = most * PageTable::pages_for(o.tokens) * kPageTokens;
   const auto runner = make_runner(o.run, c, options);
+  runner->reserve_states(most);
   nlohmann::json report = nlohmann::json::array();
   if (!quiet(o.json))
     fmt::print("| sequences | greedy, tokens/s | t .7, top-p .9, tokens/s | sampling costs |\n|---|---|---|---|\n");

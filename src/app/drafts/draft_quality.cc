@@ -10,17 +10,21 @@
 #include "kernels/cpu/choice/choose.h"
 #include "runtime/page_table.h"
 #include "step/choice_arithmetic.h"
+#include "step/own_slot.h"
 
 namespace fidelio::app {
 namespace {
 
 constexpr int kNumbers = 4;  // A row is chosen with this many random numbers.
 
-// This is one answer in progress, with its pages and the number of its tokens that are in the cache.
+// This is one answer in progress, with its pages and the number of its tokens that are in the cache. In a model that
+// keeps a state, the first of two slots has that after these tokens, and a draft continues from it in the second.
 struct Course {
   const WrittenAnswer* answer;
   std::vector<int32_t> pages;
   int64_t fed = 0;
+  int32_t slot = 0;
+  int32_t draft_slot() const { return slot + 1; }
   int64_t rows_left() const { return static_cast<int64_t>(answer->ids.size()) - 1 - fed; }
 };
 
@@ -63,10 +67,11 @@ struct Sums {
 void feed_prompt(Runner& model, Reading reading, Course& c) {
   const int64_t end = c.answer->begin - 1;
   while (c.fed < end) {
-    const int64_t rows = std::min(end - c.fed, model.options().max_rows);
+    const int64_t rows = rows_of_prompt(model.program().state, c.fed, end - c.fed, model.options().max_rows);
     Batch batch;
     batch.append(std::span(c.answer->ids).subspan(static_cast<size_t>(c.fed), static_cast<size_t>(rows)), c.fed,
                  c.pages, 0, RowKind::prompt);
+    continue_in_slot(model.program().state, batch, c.slot);
     model.step(batch, reading);
     c.fed += rows;
   }
@@ -85,6 +90,7 @@ void judge_cycle(Runner& model, Reading reading, Runner& draft, Reading draft_re
       if (k >= c.rows_left()) continue;
       batch.append(std::span(c.answer->ids).subspan(static_cast<size_t>(c.fed + k), 1), c.fed + k, c.pages, 1,
                    RowKind::output);
+      continue_in_slot(model.program().state, batch, c.draft_slot(), k == 0 ? c.slot : c.draft_slot());
       which.push_back(i);
     }
     if (which.empty()) break;
@@ -96,9 +102,10 @@ void judge_cycle(Runner& model, Reading reading, Runner& draft, Reading draft_re
   Batch batch;
   for (const Course& c : courses) {
     const int64_t rows = std::min(kCycle, c.rows_left());
-    if (rows > 0)
-      batch.append(std::span(c.answer->ids).subspan(static_cast<size_t>(c.fed), static_cast<size_t>(rows)), c.fed,
-                   c.pages, rows, RowKind::output);
+    if (rows <= 0) continue;
+    batch.append(std::span(c.answer->ids).subspan(static_cast<size_t>(c.fed), static_cast<size_t>(rows)), c.fed,
+                 c.pages, rows, RowKind::output);
+    continue_in_slot(model.program().state, batch, c.slot);
   }
   const std::span<const float> logits = model.step(batch, reading);
   size_t row = 0;
@@ -118,13 +125,15 @@ DraftQuality measure_quality(Runner& model, Reading reading, Runner& draft, Read
   Sums sums;
   const int64_t side_by_side =
       std::max<int64_t>(1, std::min(model.options().max_logit_rows, model.options().max_rows) / kCycle);
+  model.reserve_states(2 * side_by_side);
   for (size_t next = 0; next < answers.size();) {
     std::vector<Course> courses;
     int32_t page = 0;
     while (next < answers.size() && static_cast<int64_t>(courses.size()) < side_by_side) {
       const int64_t pages = PageTable::pages_for(static_cast<int64_t>(answers[next].ids.size()) + kCycle);
       if (page + pages > model.cache_pages()) break;
-      courses.push_back({&answers[next++], std::vector<int32_t>(static_cast<size_t>(pages)), 0});
+      courses.push_back({&answers[next++], std::vector<int32_t>(static_cast<size_t>(pages)), 0,
+                         2 * static_cast<int32_t>(courses.size())});
       for (int32_t& p : courses.back().pages) p = page++;
     }
     check(!courses.empty(), "the cache of {} tokens does not hold an answer", model.options().cache_tokens);
@@ -144,7 +153,7 @@ DraftQuality measure_quality(Runner& model, Reading reading, Runner& draft, Read
 StepTimes measure_times(Runner& model, Reading reading, std::span<const DraftReading> drafts,
                         const WrittenAnswer& answer, int64_t most) {
   constexpr int kRounds = 15;
-  Course c{&answer, {}, 0};
+  Course c{&answer, {}, 0, 0};
   const int64_t rows_of_all = static_cast<int64_t>(answer.ids.size());
   check(rows_of_all > most + 1, "an answer of {} tokens is too short to time {} rows with", rows_of_all, most);
   c.pages.resize(static_cast<size_t>(PageTable::pages_for(rows_of_all)));
@@ -152,11 +161,13 @@ StepTimes measure_times(Runner& model, Reading reading, std::span<const DraftRea
   WrittenAnswer prompt = answer;
   prompt.begin = rows_of_all - most;
   c.answer = &prompt;
+  model.reserve_states(2);
   feed_prompt(model, reading, c);
   const auto time = [&](Runner& runner, Reading how, int64_t rows, bool drafts_it) {
     Batch batch;
     batch.append(std::span(answer.ids).subspan(static_cast<size_t>(c.fed), static_cast<size_t>(rows)), c.fed, c.pages,
                  rows, RowKind::output);
+    continue_in_slot(model.program().state, batch, c.draft_slot(), c.slot);
     std::vector<ChoiceRule> rules(static_cast<size_t>(rows));
     if (drafts_it) rules[0].wants_probability = true;
     std::vector<Choice> choices(rules.size());

@@ -30,7 +30,7 @@ std::map<std::string, std::string> quantize_job(const Quantize& o, const Checkpo
           {"view", fmt::format("{} bits, weight {}", o.view_bits, o.view_weight)},
           {"paper", fmt::format("{} alpha {}", fmt::join(o.paper, ","), o.alpha)},
           {"gradient tokens", std::to_string(o.gradient_tokens)},
-          {"kernels", runner.kernel_of({0, Role::q}, Activations::f32)}};
+          {"kernels", runner.kernel_of(linears_of(runner.config()).at(1), Activations::f32)}};
 }
 
 }  // namespace

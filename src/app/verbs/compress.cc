@@ -65,7 +65,10 @@ Job job_of(const CompressOptions& o) {
   job.serving = runner_options(o.run);
   job.on_gpu = on_gpu(o.run);
   constexpr int64_t kPrompt = 256;  // This is about the tokens of a prompt.
-  if (!o.questions.file.empty()) job.answering_tokens = o.questions.batch * (o.questions.max_tokens + kPrompt);
+  if (!o.questions.file.empty()) {
+    job.answering_tokens = o.questions.batch * (o.questions.max_tokens + kPrompt);
+    job.answering_states = 2 * o.questions.batch;
+  }
   check_job(job);
   return job;
 }

@@ -21,7 +21,7 @@ nlohmann::json inspect(const Checkpoint& c) {
     const FormatSpec spec = c.format(id);
     const Shape shape = shape_of(c.config(), id);
     const int64_t bytes = stored_bytes(spec, shape[0], shape[1]);
-    const bool inner = id.role != Role::embedding && id.role != Role::head;
+    const bool inner = id.layer >= 0;
     matrix_bytes += bytes;
     matrix_parameters += elements_of(c.config(), id);
     if (inner) {
@@ -62,6 +62,9 @@ nlohmann::json inspect(const Checkpoint& c) {
         {"context", m.max_positions},
         {"experts", m.experts},
         {"experts_per_row", m.experts_per_row},
+        {"shared_expert", m.shared_f},
+        {"delta_layers", delta_layers(m).size()},
+        {"state_bytes", 4 * state_shape(m).floats()},
         {"tied_embeddings", m.tie_embeddings}}},
       {"tokenizer_trouble", tokenizer_trouble(c.texts())},
       {"quantised_by", c.quantised_by()},
@@ -111,13 +114,18 @@ void print_summary(const nlohmann::json& report, const std::string& name) {
   };
   fmt::print("{}: {}, {} parameters\n", foreign(name), report["architecture"].get<std::string>(),
              grouped(report["parameters"]));
-  fmt::print("  {} layers of width {}, {} heads, {} of keys and values{}; {} tokens{}; context {}\n", number("layers"),
-             number("d"), number("heads"), number("kv_heads"),
-             number("experts") > 0
-                 ? fmt::format(", {} of {} experts a token", number("experts_per_row"), number("experts"))
-                 : "",
-             number("vocabulary"), m["tied_embeddings"].get<bool>() ? ", embedding and head are one matrix" : "",
-             number("context"));
+  fmt::print(
+      "  {} layers of width {}, {} heads, {} of keys and values{}{}; {} tokens{}; context {}\n", number("layers"),
+      number("d"), number("heads"), number("kv_heads"),
+      number("experts") > 0 ? fmt::format(", {} of {} experts a token{}", number("experts_per_row"), number("experts"),
+                                          number("shared_expert") > 0 ? " and a shared one" : "")
+                            : "",
+      number("delta_layers") > 0
+          ? fmt::format("; {} layers have a gated delta net in place of attention, with a state of {} a sequence",
+                        number("delta_layers"), bytes_text(number("state_bytes")))
+          : "",
+      number("vocabulary"), m["tied_embeddings"].get<bool>() ? ", embedding and head are one matrix" : "",
+      number("context"));
   const int64_t file = report["file_bytes"], held = report["matrix_bytes"];
   fmt::print("  file    {:>10}  {:6.3f} bits a parameter\n", bytes_text(file), bits(file, report["parameters"]));
   fmt::print("  memory  {:>10}  {:6.3f} bits a weight, for the weight matrices as they are held\n", bytes_text(held),

@@ -6,6 +6,7 @@
 #include "core/file.h"
 #include "core/foreign/json.h"
 #include "runtime/page_table.h"
+#include "step/own_slot.h"
 
 namespace fidelio::app {
 namespace {
@@ -60,6 +61,7 @@ void add_logits(CLI::App& app) {
     RunnerOptions options = runner_options(o->run);
     options.cache_tokens = n;
     const auto runner = make_runner(o->run, checkpoint, options);
+    runner->reserve_states(1);
     PageTable pages(runner->cache_pages());
     pages.grow(0, n);
 
@@ -71,6 +73,7 @@ void add_logits(CLI::App& app) {
       Batch batch;
       batch.append(std::span(ids).subspan(static_cast<size_t>(begin), static_cast<size_t>(count)), begin,
                    pages.pages(0), count, RowKind::output);
+      continue_in_slot(runner->program().state, batch, 0);
       file.write(std::as_bytes(runner->step(batch, options.mode)));
     }
     file.commit();

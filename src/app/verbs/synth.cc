@@ -37,8 +37,18 @@ nlohmann::json hf_config_of(const NamedShape& s) {
                            {"eos_token_id", 2}};
   if (s.experts > 0) {
     config["num_experts"] = s.experts, config["num_experts_per_tok"] = s.experts_per_row;
-    config["moe_intermediate_size"] = s.f, config["norm_topk_prob"] = std::string_view(s.model_type) == "qwen3_moe";
+    config["moe_intermediate_size"] = s.f;
+    config["norm_topk_prob"] = std::string_view(s.model_type) != "olmoe";
+    if (s.shared_f > 0) config["shared_expert_intermediate_size"] = s.shared_f;
   }
+  if (s.delta_values > 0)
+    config.update({{"linear_num_key_heads", s.delta_keys},
+                   {"linear_num_value_heads", s.delta_values},
+                   {"linear_key_head_dim", kDeltaHeadColumns},
+                   {"linear_value_head_dim", kDeltaHeadColumns},
+                   {"linear_conv_kernel_dim", 4},
+                   {"full_attention_interval", 4},
+                   {"partial_rotary_factor", 0.25}});
   return config;
 }
 
@@ -140,6 +150,38 @@ void write_random_vectors(const ByteSink& sink, const StoredTensor& part, const 
   sink(std::as_bytes(std::span(values)));
 }
 
+TensorToWrite constant_tensor(std::string name, const Shape& shape, float value) {
+  return {std::move(name), DType::bf16, shape, [shape, value](const ByteSink& sink) {
+            const std::vector<bf16> values(static_cast<size_t>(shape.elements()), to_bf16(value));
+            sink(std::as_bytes(std::span(values)));
+          }};
+}
+
+// Appends everything besides the linears that have the format. Norms multiply by 1, and a head of a delta net keeps 98%
+// of its state in a step, since log(1 + e^-4) = 0.018.
+void append_beside(const ModelConfig& config, const std::vector<float>& quantiles, ThreadPool& pool,
+                   std::vector<TensorToWrite>& tensors) {
+  const auto random = [&](std::string name, const Shape& shape, int64_t in) {
+    tensors.push_back(
+        {std::move(name), DType::bf16, shape, [&, shape, in, stream = tensors.size()](const ByteSink& sink) {
+           write_random(sink, quantiles, shape.elements(), 0.6f / std::sqrt(static_cast<float>(in)), stream, pool);
+         }});
+  };
+  for (const auto& [layer, norm] : norms_of(config))
+    tensors.push_back(constant_tensor(norm_name(config, layer, norm), Shape{norm_size(config, norm)},
+                                      config.blocks.norm_plus_one && norm != Norm::delta ? 0 : 1));
+  for (const std::string& router : router_names(config)) random(router, {config.experts, config.d}, config.d);
+  for (LinearId id : fixed_linears_of(config)) random(weight_name(id), shape_of(config, id), config.d);
+  for (const int layer : delta_layers(config)) {
+    random(delta_name(layer, DeltaTensor::convolution), delta_shape(config, DeltaTensor::convolution),
+           config.delta.kernel);
+    tensors.push_back(
+        constant_tensor(delta_name(layer, DeltaTensor::log_rate), delta_shape(config, DeltaTensor::log_rate), 0));
+    tensors.push_back(
+        constant_tensor(delta_name(layer, DeltaTensor::step_bias), delta_shape(config, DeltaTensor::step_bias), -4));
+  }
+}
+
 void synth(const std::string& name, const std::string& format, const std::string& folder) {
   const FormatSpec spec = parse_format(format);
   const int entry_bits = spec.bits - spec.signs;
@@ -182,19 +224,7 @@ void synth(const std::string& name, const std::string& format, const std::string
            progress.advance();
          }});
   }
-  for (const auto& [layer, norm] : norms_of(config))
-    tensors.push_back({norm_name(config, layer, norm), DType::bf16, Shape{norm_size(config, norm)},
-                       [size = norm_size(config, norm)](const ByteSink& sink) {
-                         const std::vector<bf16> ones(static_cast<size_t>(size), to_bf16(1));
-                         sink(std::as_bytes(std::span(ones)));
-                       }});
-  for (const std::string& router : router_names(config)) {
-    const Shape s{config.experts, config.d};
-    tensors.push_back({router, DType::bf16, s, [&, s, stream = tensors.size()](const ByteSink& sink) {
-                         write_random(sink, quantiles, s.elements(), 0.6f / std::sqrt(static_cast<float>(config.d)),
-                                      stream, pool);
-                       }});
-  }
+  append_beside(config, quantiles, pool, tensors);
   const nlohmann::json meta = {
       {"version", FIDELIO_VERSION}, {"formats", formats}, {"provenance", {{"method", "synth"}}}};
   write_sharded_safetensors(temporary.path(), tensors, 5'000'000'000, {{"fidelio", meta.dump()}});

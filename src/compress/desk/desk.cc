@@ -68,6 +68,7 @@ CompressSize Desk::size() const {
           .generations = job.most_generations(),
           .ranks = ranks.size(),
           .answering_tokens = job.answering_tokens,
+          .answering_states = job.answering_states,
           .budget = budget.bytes(),
           .on_gpu = job.on_gpu};
 }

@@ -99,6 +99,7 @@ class SizeTable {
     size.logit_rows = job_.serving.max_logit_rows;
     size.generations = job_.most_generations();
     size.answering_tokens = job_.answering_tokens;
+    size.answering_states = job_.answering_states;
     size.budget = foreseen_.asked_bytes.value_or(0);
     size.on_gpu = job_.on_gpu;
     note_(fmt::format("Compressing it, calibrated on {} tokens, takes", size.calibration_tokens));

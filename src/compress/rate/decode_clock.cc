@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "runtime/page_table.h"
+#include "step/own_slot.h"
 
 namespace fidelio {
 namespace {
@@ -82,12 +83,14 @@ DecodeClock::DecodeClock(Runner& runner, int64_t context, StepTimer timer)
   std::vector<int32_t> ids(static_cast<size_t>(context));
   for (size_t i = 0; i < ids.size(); ++i)
     ids[i] = static_cast<int32_t>(i * 7919 % static_cast<size_t>(runner.config().v));
-  const int64_t most = runner.options().max_rows;
-  for (int64_t first = 0; first < context; first += most) {
+  runner.reserve_states(1);
+  const StateShape& state = runner.program().state;
+  for (int64_t first = 0, rows = 0; first < context; first += rows) {
+    rows = rows_of_prompt(state, first, context - first, runner.options().max_rows);
     Batch batch;
-    batch.append(
-        std::span(ids).subspan(static_cast<size_t>(first), static_cast<size_t>(std::min(most, context - first))), first,
-        pages_, 0, RowKind::prompt);
+    batch.append(std::span(ids).subspan(static_cast<size_t>(first), static_cast<size_t>(rows)), first, pages_, 0,
+                 RowKind::prompt);
+    continue_in_slot(state, batch, 0);
     runner.step(batch, runner.options().mode);
   }
 }
@@ -96,6 +99,7 @@ double DecodeClock::step() {
   const int32_t id = 1;
   Batch batch;
   batch.append({&id, 1}, context_, pages_, 1, RowKind::output);
+  continue_in_slot(runner_.program().state, batch, 0);
   return timer_(runner_, batch, runner_.options().mode);
 }
 

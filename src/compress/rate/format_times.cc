@@ -43,13 +43,14 @@ class StandIns {
  public:
   StandIns(Desk& desk, Runners& runners, const FormatSpec& middle)
       : desk_(desk), runners_(runners), in_force_(runners, Runners::Which::served) {
-    int64_t layer = 1;
+    int64_t layers = 0;
     for (const LinearGroup& g : desk.groups)
       for (LinearId id : g.linears)
-        if (id.layer == 0) {
+        if (id.layer >= 0) {
           const Shape shape = shape_of(desk.source.config(), id);
-          layer += stored_bytes(middle, shape[0], shape[1]);
+          layers += stored_bytes(middle, shape[0], shape[1]);
         }
+    const int64_t layer = 1 + layers / desk.source.config().L;  // on average
     copies_ = std::clamp<int64_t>((kStreamed + layer - 1) / layer, 1, desk.source.config().L);
   }
 
@@ -65,8 +66,20 @@ class StandIns {
   }
 
  private:
+  // Returns the linear of the first layer that has one of this role and shape.
+  LinearId first_like(LinearId id) const {
+    const ModelConfig& config = desk_.source.config();
+    const auto is_in = [&](int layer) {
+      return std::ranges::any_of(stops_of(config, layer), [&](const Stop& stop) {
+        return stop.routed == (id.expert >= 0) && std::ranges::find(stop.roles, id.role) != stop.roles.end();
+      });
+    };
+    for (LinearId first{0, id.role, id.expert}; first.layer < id.layer; ++first.layer)
+      if (is_in(first.layer) && shape_of(config, first) == shape_of(config, id)) return first;
+    return id;
+  }
   PackedLinear copy(LinearId id, const FormatSpec& format) {
-    const LinearId first{std::min(id.layer, 0), id.role, id.expert};
+    const LinearId first = first_like(id);
     std::vector<PackedLinear>& packed = packed_[{first, to_string(format)}];
     const auto count = static_cast<size_t>(id.layer < 0 ? 1 : copies_);
     if (packed.empty()) {

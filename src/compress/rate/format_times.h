@@ -5,8 +5,8 @@
 // kernels of a GPU begin before those in front of them have ended, and caches hold what was read last. Whole steps are
 // timed instead. All linears of a kind (those of one name in every layer) get a format while the others have one in the
 // middle. The additional time over the middle format everywhere is the cost of the kind. The time of a plan is that of
-// the step plus the costs of its kinds. The codes are those of the first layer, packed anew for other layers, so that a
-// step reads more than caches hold.
+// the step plus the costs of its kinds. The codes are those of the first layer that has such linears, packed anew for
+// other layers, so that a step reads more than caches hold.
 #pragma once
 #include "compress/desk/desk.h"
 #include "compress/desk/runners.h"

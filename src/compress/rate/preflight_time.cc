@@ -73,6 +73,16 @@ class Clock {
  public:
   Clock(const CompressSize& size, Runner& reference, const Dataset& sample, ThreadPool& pool)
       : size_(size), config_(size.source.config()), reference_(reference), pool_(pool) {
+    for (int layer = 0; layer < config_.L; ++layer) {
+      const auto like = std::ranges::find_if(samples_, [&](const SampleLayer& s) {
+        return has_delta_net(config_, s.layer) == has_delta_net(config_, layer) &&
+               has_experts(config_, s.layer) == has_experts(config_, layer);
+      });
+      if (like == samples_.end())
+        samples_.push_back({layer, 1});
+      else
+        ++like->count;
+    }
     packed_ = pack_batches(sample.sequences, size.rows, reference.cache_pages()).front();
     for (int64_t i = 0; i < std::min(packed_.batch.rows(), size.logit_rows); ++i)
       packed_.batch.logit_rows.push_back(static_cast<int32_t>(i));
@@ -80,7 +90,7 @@ class Clock {
     std::map<LinearId, PackedLinear> original;
     for (const LinearGroup& g : size.groups)
       for (LinearId id : g.linears)
-        if (id.layer == 0 || (id.layer < 0 && !size.building_alone)) {
+        if (is_sample(id.layer) || (id.layer < 0 && !size.building_alone)) {
           original[id] = reference.linear(id);
           reference.set_linear(id, coded(id));
         }
@@ -133,11 +143,12 @@ class Clock {
     for (int round = 0; round < 2; ++round) {  // The first round touches its memory.
       reference_.begin(packed_.batch, mode);
       reference_.embed();
-      const auto layer = [&] {
-        reference_.layers(0, 1);
-        reference_.read_stream(stream);  // A GPU is done only now.
-      };
-      r.layers = config_.L * seconds_of(layer) / rows;
+      r.layers = {};
+      for (const SampleLayer& sample : samples_)
+        r.layers += sample.count / rows * seconds_of([&] {
+                      reference_.layers(sample.layer, sample.layer + 1);
+                      reference_.read_stream(stream);  // A GPU is done only now.
+                    });
       r.head = seconds_of([&] { reference_.logits(0, static_cast<int64_t>(logit_rows)); }) / logit_rows;
     }
     return r;
@@ -175,15 +186,18 @@ class Clock {
     const auto tokens = static_cast<double>(size_.calibration_tokens);
     Seconds seconds;
     building_ = tokens * (dense_.layers + codes_.layers);
-    // Two linears of the first layer are timed with the first columns of their inputs. A GPU, which is slow at small
-    // ones, gets them whole.
+    // Linears with the narrowest and the widest input are timed with the first columns of their inputs. A GPU, which is
+    // slow at small ones, gets them whole.
     const auto at_most = [&](int64_t in, int64_t most) { return reference_.gpu() ? in : std::min(in, most); };
-    const std::span<const Stop> stops = stops_of(config_, 0);
-    const auto first_of = [&](const Stop& stop) { return linears_of(config_, 0, stop).front(); };
-    const auto in_of = [&](const Stop& stop) { return shape_of(config_, first_of(stop))[1]; };
-    const QuantiseSample narrow = quantise(first_of(stops.front()), stops.front(), at_most(in_of(stops.front()), 768)),
-                         wide = quantise(first_of(stops.back()), stops.back(), at_most(in_of(stops.back()), 2048));
-    Seconds slope = (wide.quantise - narrow.quantise) / (wide.in - narrow.in);
+    std::vector<LayerStop> stops;  // of the sample layers; experts' gates and ups read what their router reads
+    for (const LayerStop& s : stops_of(config_))
+      if (is_sample(s.layer) && (s.stop->adds || !s.stop->routed)) stops.push_back(s);
+    const auto in_of = [&](const LayerStop& s) { return shape_of(config_, {s.layer, s.stop->roles.front()})[1]; };
+    const auto [least, most] = std::ranges::minmax_element(stops, {}, in_of);
+    const QuantiseSample narrow = quantise(*least, at_most(in_of(*least), 768)),
+                         wide = quantise(*most, at_most(in_of(*most), 2048));
+    Seconds slope;
+    if (wide.in > narrow.in) slope = (wide.quantise - narrow.quantise) / (wide.in - narrow.in);
     slope = {std::max(0.0, slope.wall), std::max(0.0, slope.cpu)};
     Seconds flat = narrow.quantise - narrow.in * slope;
     flat = {std::max(0.0, flat.wall), std::max(0.0, flat.cpu)};
@@ -212,7 +226,8 @@ class Clock {
       }
       building_ += quantising / static_cast<double>(size_.formats.size());
       // Linears with the same input share its Hessian.
-      if (id.role == Role::k || id.role == Role::v || id.role == Role::up) continue;
+      if (std::ranges::none_of(stops_of(config_, id.layer), [&](const Stop& s) { return s.roles.front() == id.role; }))
+        continue;
       const QuantiseSample& near = in < wide.in ? narrow : wide;
       const double share = share_of_rows(config_, id);
       const Seconds sum = share * tokens * in * in * near.sum, factor = in * in * in * near.factor;
@@ -228,12 +243,13 @@ class Clock {
     Seconds sum;       // per token and column squared
     Seconds factor;    // per column cubed
   };
-  QuantiseSample quantise(LinearId id, const Stop& stop, int64_t in) {
+  QuantiseSample quantise(const LayerStop& stop, int64_t in) {
+    const LinearId id = linears_of(config_, stop.layer, *stop.stop).front();
     QuantiseSample s{static_cast<double>(in), {}, {}, {}};
     reference_.begin(packed_.batch, Activations::f32);
     reference_.embed();
     const int64_t columns = shape_of(config_, id)[1];
-    std::vector<float> x = input_of(id, stop), part;
+    std::vector<float> x = input_of(stop, columns), part;
     const int64_t rows = static_cast<int64_t>(x.size()) / columns;
     for (int64_t r = 0; r < rows; ++r) part.insert(part.end(), x.begin() + r * columns, x.begin() + r * columns + in);
     const GptqOptions options{.codebooks = size_.codebooks};
@@ -261,17 +277,16 @@ class Clock {
     return s;
   }
 
-  // Returns the rows that a linear of the first layer reads. For an expert they are those of all experts.
-  std::vector<float> input_of(LinearId id, const Stop& stop) {
-    const int64_t columns = shape_of(config_, id)[1];
-    if (id.expert < 0) {
+  // Returns the rows that the linears of a stop read. For experts they are those of all experts.
+  std::vector<float> input_of(const LayerStop& s, int64_t columns) {
+    if (!s.stop->routed) {
       std::vector<float> x(static_cast<size_t>(packed_.batch.rows() * columns));
-      read_input(reference_, 0, stop.name, x);
+      read_input(reference_, s.layer, s.stop->name, x);
       return x;
     }
-    const Routes routes = choose_experts(reference_, 0);
+    const Routes routes = choose_experts(reference_, s.layer);
     std::vector<float> x(static_cast<size_t>(routes.count() * columns));
-    return read_expert_input(reference_, 0, routes, x), x;
+    return read_expert_input(reference_, s.layer, routes, x), x;
   }
 
   Seconds embedding(LinearId id) {
@@ -290,8 +305,16 @@ class Clock {
     return static_cast<double>(weight.out) / static_cast<double>(out) * seconds;
   }
 
+  // A SampleLayer is timed for all layers with the same parts, of which there are `count`.
+  struct SampleLayer {
+    int layer;
+    double count;
+  };
+  bool is_sample(int layer) const { return std::ranges::find(samples_, layer, &SampleLayer::layer) != samples_.end(); }
+
   const CompressSize& size_;
   const ModelConfig& config_;
+  std::vector<SampleLayer> samples_;
   Runner& reference_;
   ThreadPool& pool_;
   PackedBatch packed_;

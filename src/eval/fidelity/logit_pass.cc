@@ -3,12 +3,13 @@
 #include <algorithm>
 
 #include "core/error.h"
+#include "step/own_slot.h"
 
 namespace fidelio {
 
 PassLimits limits_of(const Runner& runner) {
   return {runner.options().max_rows, runner.options().max_logit_rows, runner.cache_pages(),
-          runner.config().max_positions};
+          runner.config().max_positions, runner.program().state};
 }
 
 PassPlan::PassPlan(std::span<const ScoredSequence> sequences, const PassLimits& limits)
@@ -41,6 +42,7 @@ bool PassPlan::next(Batch& batch, std::vector<ScoredRow>& rows) {
     const int64_t wanted = std::min(count, std::max<int64_t>(0, fed_ + count + 1 - s.first_scored));
     batch.append(s.ids.subspan(static_cast<size_t>(fed_), static_cast<size_t>(count)), fed_, pages_.pages(id), wanted,
                  RowKind::output);
+    if (count < total) continue_in_slot(limits_.state, batch, 0);
     fed_ += count;
     if (fed_ < total) break;  // the batch is full
     done_.push_back(id);
@@ -100,15 +102,19 @@ void run_pass(std::span<const PassModel> models, std::span<const ScoredSequence>
     for (size_t j = 0; j < i; ++j)
       check(models[i].runner != models[j].runner,
             "models run side by side need a runner each: one holds a single cache");
+    check(other.state == limits.state, "models that keep different states for a sequence cannot be compared");
     limits = {std::min(limits.max_rows, other.max_rows), std::min(limits.max_logit_rows, other.max_logit_rows),
-              std::min(limits.cache_pages, other.cache_pages), std::min(limits.max_positions, other.max_positions)};
+              std::min(limits.cache_pages, other.cache_pages), std::min(limits.max_positions, other.max_positions),
+              limits.state};
   }
   PassPlan plan(sequences, limits);
   Batch batch;
   std::vector<ScoredRow> rows;
   std::vector<std::span<const float>> logits(models.size());
-  for (const PassModel& m : models)
+  for (const PassModel& m : models) {
+    m.runner->reserve_states(1);
     if (m.kept) m.kept->begin(sequences, m.runner->config().d);
+  }
   for (size_t number = 0; plan.next(batch, rows); ++number) {
     for (const PassModel& m : models) run_layers(m, batch, number);
     const auto total = static_cast<int64_t>(rows.size());

@@ -6,8 +6,9 @@
 //   logits        r1 r2 r3             row r_i scores token t_(i+1)
 //
 // A sequence that fits into one batch (max_rows) is never cut. Short sequences share a batch, and a longer one is fed
-// in chunks. None of this changes a logit, because a row's result does not depend on the other rows (row invariance).
-// The rows are `output` rows, so the measurement sees what decoding computes.
+// in chunks; its state, in a model that keeps one, lies in slot 0 between them. None of this changes a logit, because a
+// row's result does not depend on the other rows (row invariance). The rows are `output` rows, so the measurement sees
+// what decoding computes.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -33,6 +34,7 @@ struct ScoredRow {
 // PassLimits says what the batches must fit into. With several runners it holds the smallest limit of each kind.
 struct PassLimits {
   int64_t max_rows = 0, max_logit_rows = 0, cache_pages = 0, max_positions = 0;
+  StateShape state = {};
 };
 PassLimits limits_of(const Runner& runner);
 

@@ -120,6 +120,11 @@ void check_separate(const Checkpoint& source, std::string_view target) {
         "checkpoint itself",
         source.folder(), target, name_of(source.config().architecture),
         fused ? "q, k, v and gate, up as one matrix each" : "all experts of a layer in one tensor");
+  check(
+      !source.config().blocks.delta_fused || delta_layers(source.config()).empty(),
+      "{} cannot be exported to {}: readers of {} expect q, k, v and z of a delta net as one matrix, and this program "
+      "writes them apart; it opens the checkpoint itself, and gguf holds it",
+      source.folder(), target, name_of(source.config().architecture));
 }
 
 DType half_type(const ModelConfig& config) { return config.dtype == DType::f16 ? DType::f16 : DType::bf16; }
@@ -157,6 +162,10 @@ void append_small_tensors(const Checkpoint& source, std::vector<TensorToWrite>& 
         to_write(norm_name(source.config(), layer, which), source.tensor(norm_name(source.config(), layer, which))));
   for (const std::string& router : router_names(source.config()))
     tensors.push_back(to_write(router, source.tensor(router)));
+  for (const LinearId id : fixed_linears_of(source.config())) tensors.push_back(dense_tensor(source, id));
+  for (const int layer : delta_layers(source.config()))
+    for (const DeltaTensor which : kDeltaTensors)
+      tensors.push_back(to_write(delta_name(layer, which), source.tensor(delta_name(layer, which))));
 }
 
 nlohmann::json config_json(const Checkpoint& source) {

@@ -45,7 +45,7 @@ void check_separate(const Checkpoint& source, std::string_view target);
 DType half_type(const ModelConfig& config);  // This is the model's own 16-bit type, or BF16 if it names none.
 // Returns the dense weight as it is, or a coded one decoded to half_type(), as <module>.weight with the family's name.
 TensorToWrite dense_tensor(const Checkpoint& source, LinearId id);
-// Appends biases, norms and routers as they are in the source.
+// Appends biases, norms, routers and what delta nets have besides linears, as they are in the source.
 void append_small_tensors(const Checkpoint& source, std::vector<TensorToWrite>& tensors);
 
 nlohmann::json config_json(const Checkpoint& source);  // It is config.json without fidelio's quantization_config.

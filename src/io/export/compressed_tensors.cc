@@ -82,6 +82,7 @@ json compressed_json(const Checkpoint& source) {
     const std::tuple key{id.expert >= 0, spec.bits, spec.group, spec.symmetric};
     groups.try_emplace(key, spec, json::array()).first->second.second.push_back(target);
   }
+  for (const LinearId id : fixed_linears_of(c)) ignore.push_back(module_name(id));
   for (const std::string& router : router_names(c)) ignore.push_back(router.substr(0, router.rfind('.')));
   if (c.tie_embeddings) ignore.push_back("lm_head");  // It has no tensor of its own, but is a Linear all the same.
   json named = json::object();

@@ -2,94 +2,19 @@
 
 #include <algorithm>
 #include <array>
-#include <bit>
 #include <cmath>
+#include <cstring>
 #include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
 
-#include "core/hash.h"
 #include "io/export/common.h"
 #include "io/export/export.h"
 #include "io/gguf/names.h"
+#include "io/gguf/orders.h"
 #include "io/identity/weights_hash.h"
 
 namespace fidelio {
-namespace exporting {
-namespace {
-
-enum KeyType : uint32_t { kU32 = 4, kI32 = 5, kF32 = 6, kBool = 7, kString = 8, kArray = 9 };
-
-}  // namespace
-
-void append_u32(std::string& bytes, uint32_t value) {
-  bytes.append(reinterpret_cast<const char*>(&value), sizeof value);
-}
-void append_u64(std::string& bytes, uint64_t value) {
-  bytes.append(reinterpret_cast<const char*>(&value), sizeof value);
-}
-void append_string(std::string& bytes, std::string_view text) {
-  append_u64(bytes, text.size());
-  bytes += text;
-}
-
-void GgufKeys::begin(std::string_view key, uint32_t type) {
-  append_string(bytes_, key);
-  types_.emplace_back(key, bytes_.size());
-  append_u32(bytes_, type);
-  ++count_;
-}
-Hashes GgufKeys::hashes() const {
-  Hashes hashes;
-  for (size_t i = 0; i < types_.size(); ++i) {
-    const auto& [key, begin] = types_[i];
-    // The next key follows a value, as the length of its name and the name.
-    const size_t end = i + 1 == types_.size() ? bytes_.size() : types_[i + 1].second - types_[i + 1].first.size() - 8;
-    hashes[key] = sha256_hex(std::string_view(bytes_).substr(begin, end - begin));
-  }
-  return hashes;
-}
-void GgufKeys::put_u32(std::string_view key, uint32_t value) {
-  begin(key, kU32);
-  append_u32(bytes_, value);
-}
-void GgufKeys::put_i32(std::string_view key, int32_t value) {
-  begin(key, kI32);
-  append_u32(bytes_, std::bit_cast<uint32_t>(value));
-}
-void GgufKeys::put_f32(std::string_view key, float value) {
-  begin(key, kF32);
-  append_u32(bytes_, std::bit_cast<uint32_t>(value));
-}
-void GgufKeys::put_bool(std::string_view key, bool value) {
-  begin(key, kBool);
-  bytes_ += static_cast<char>(value);
-}
-void GgufKeys::put_string(std::string_view key, std::string_view value) {
-  begin(key, kString);
-  append_string(bytes_, value);
-}
-void GgufKeys::put_strings(std::string_view key, std::span<const std::string> values) {
-  begin(key, kArray);
-  append_u32(bytes_, kString);
-  append_u64(bytes_, values.size());
-  for (const std::string& value : values) append_string(bytes_, value);
-}
-void GgufKeys::put_i32s(std::string_view key, std::span<const int32_t> values) {
-  begin(key, kArray);
-  append_u32(bytes_, kI32);
-  append_u64(bytes_, values.size());
-  bytes_.append(reinterpret_cast<const char*>(values.data()), values.size_bytes());
-}
-void GgufKeys::put_f32s(std::string_view key, std::span<const float> values) {
-  begin(key, kArray);
-  append_u32(bytes_, kF32);
-  append_u64(bytes_, values.size());
-  bytes_.append(reinterpret_cast<const char*>(values.data()), values.size_bytes());
-}
-
-}  // namespace exporting
-
 namespace {
 
 using namespace exporting;
@@ -145,10 +70,15 @@ struct GgufTensor {
   }
 };
 
-int64_t source_row(const ModelConfig& c, LinearId id, int64_t row) {
-  if (!rows_in_pairs(c) || (id.role != Role::q && id.role != Role::k)) return row;
-  const int64_t head = row / c.e, j = row % c.e;
-  return head * c.e + (j % 2) * (c.e / 2) + j / 2;
+// Returns which of our rows, or columns, stands at each place of the file (io/gguf/orders.h).
+gguf::Order rows_in_file(const ModelConfig& c, LinearId id) {
+  return gguf::inverse(gguf::row_order(c, id, gguf_architecture(c)));
+}
+gguf::Order columns_in_file(const ModelConfig& c, LinearId id) {
+  return gguf::inverse(gguf::column_order(c, id, gguf_architecture(c)));
+}
+int64_t at_place(const gguf::Order& order, int64_t place) {
+  return order.empty() ? place : order[static_cast<size_t>(place)];
 }
 
 void append_half(std::string& bytes, f16 value) { bytes.append(reinterpret_cast<const char*>(&value.bits), 2); }
@@ -167,12 +97,13 @@ void append_fields(std::string& bytes, const Type& type, std::span<const int, kB
   for (size_t i = 0; i < 16; ++i) bytes += static_cast<char>((fields[i] & 15) | (fields[i + 16] & 15) << 4);
 }
 
-std::string encode_row(const LinearWeight& w, LinearId id, int64_t row, const Type& type) {
+// `columns` move in whole blocks (gguf::moves_blocks).
+std::string encode_row(const LinearWeight& w, LinearId id, int64_t row, const gguf::Order& columns, const Type& type) {
   std::vector<uint8_t> codes(static_cast<size_t>(w.in));
   integer_of(w).codes.get_row(row, codes);
   std::string bytes;
-  for (int64_t begin = 0; begin < w.in; begin += kBlock) {
-    const int64_t g = begin / w.spec.group_size(w.in);
+  for (int64_t place = 0; place < w.in; place += kBlock) {
+    const int64_t begin = at_place(columns, place), g = begin / w.spec.group_size(w.in);
     const f16 scale = f16_or_throw(group_scale(w, row, g), id, "a scale of");
     const int zero = group_zero(w, row, g);
     append_half(bytes, scale);
@@ -199,6 +130,9 @@ std::string misfit(const Checkpoint& source, LinearId id) {
         "its {} columns in groups of {} are not in blocks of {}; formats that fit: dense, or groups of 32, 64, 128 "
         "columns where {} divides the columns",
         in, spec.group_size(in), kBlock, kBlock);
+  if (!gguf::moves_blocks(gguf::column_order(source.config(), id, gguf_architecture(source.config()))))
+    return fmt::format("llama.cpp keeps value heads in another order, and {} columns of a head are not blocks of {}",
+                       source.config().delta.value_dim, kBlock);
   return "";
 }
 
@@ -233,14 +167,20 @@ GgufTensor decoded_tensor(const Checkpoint& source, LinearId id, bool exact) {
 void write_rows(const Checkpoint& source, LinearId id, const Type& type, const ByteSink& sink) {
   const LinearWeight w = source.linear(id);
   const auto* dense = std::get_if<Dense>(&w.main);
+  const gguf::Order rows = rows_in_file(source.config(), id), columns = columns_in_file(source.config(), id);
+  std::vector<std::byte> moved(static_cast<size_t>(columns.empty() ? 0 : w.in * type.bytes));
   for (int64_t r = 0; r < w.out; ++r) {
-    const int64_t row = source_row(source.config(), id, r);
-    if (dense) {
-      sink({dense->w.view.data + row * w.in * type.bytes, static_cast<size_t>(w.in * type.bytes)});
-    } else {
-      const std::string bytes = encode_row(w, id, row, type);
+    const int64_t row = at_place(rows, r);
+    if (!dense) {
+      const std::string bytes = encode_row(w, id, row, columns, type);
       sink(std::as_bytes(std::span(bytes)));
+      continue;
     }
+    const std::byte* from = dense->w.view.data + row * w.in * type.bytes;
+    for (size_t i = 0; i < columns.size(); ++i)
+      std::memcpy(moved.data() + i * static_cast<size_t>(type.bytes), from + columns[i] * type.bytes,
+                  static_cast<size_t>(type.bytes));
+    sink({columns.empty() ? from : moved.data(), static_cast<size_t>(w.in * type.bytes)});
   }
 }
 
@@ -277,10 +217,55 @@ GgufTensor vector_tensor(std::string name, std::vector<float> values) {
 
 GgufTensor bias_tensor(const Checkpoint& source, LinearId id, const OwnedTensor& bias) {
   const auto values = bias.as<const float>();
+  const gguf::Order order = rows_in_file(source.config(), id);
   std::vector<float> rows(values.size());
   for (size_t r = 0; r < rows.size(); ++r)
-    rows[r] = values[static_cast<size_t>(source_row(source.config(), id, static_cast<int64_t>(r)))];
+    rows[r] = values[static_cast<size_t>(at_place(order, static_cast<int64_t>(r)))];
   return vector_tensor(gguf::tensor_name(id) + ".bias", std::move(rows));
+}
+
+// Appends what a delta net has besides linears, with the decay's rate in place of its logarithm.
+void append_delta(const Checkpoint& source, int layer, std::vector<GgufTensor>& tensors) {
+  const ModelConfig& c = source.config();
+  for (const DeltaTensor which : kDeltaTensors) {
+    const std::vector<float> ours = source.delta(layer, which);
+    const gguf::Order order = gguf::inverse(gguf::delta_order(c, which, gguf_architecture(c)));
+    const auto rows = delta_shape(c, which)[0];
+    const size_t each = ours.size() / static_cast<size_t>(rows);
+    std::vector<float> values;
+    for (int64_t r = 0; r < rows; ++r) {
+      const auto* from = ours.data() + static_cast<size_t>(at_place(order, r)) * each;
+      values.insert(values.end(), from, from + each);
+    }
+    if (which == DeltaTensor::log_rate)
+      for (float& value : values) value = -std::exp(value);
+    tensors.push_back(vector_tensor(gguf::tensor_name(layer, which), std::move(values)));
+    if (which == DeltaTensor::convolution) tensors.back().sizes = {static_cast<int64_t>(each), rows};
+  }
+}
+
+// Appends the linears that are never quantised.
+void append_fixed(const Checkpoint& source, std::vector<GgufTensor>& tensors) {
+  const ModelConfig& c = source.config();
+  const bool fused = gguf::gates_are_fused(gguf_architecture(c));
+  for (const LinearId id : fixed_linears_of(c)) {
+    if (id.role == Role::shared_router) {
+      tensors.push_back(vector_tensor(gguf::tensor_name(id) + ".weight", decode(source.linear(id))));
+    } else if (!fused) {
+      tensors.push_back(weight_tensor(source, id, false));
+    } else if (id.role == Role::delta_b) {
+      const int64_t rows = 2 * c.delta.value_heads;
+      std::vector<float> both(static_cast<size_t>(rows * c.d));
+      for (const LinearId one : {id, LinearId{id.layer, Role::delta_a}}) {
+        const std::vector<float> values = decode(source.linear(one));
+        const gguf::Order order = gguf::row_order(c, one, gguf_architecture(c));
+        for (size_t r = 0; r < order.size(); ++r)
+          std::copy_n(values.data() + r * static_cast<size_t>(c.d), c.d, both.data() + order[r] * c.d);
+      }
+      tensors.push_back(vector_tensor(gguf::fused_gates_name(id.layer) + ".weight", std::move(both)));
+      tensors.back().sizes = {c.d, rows};
+    }
+  }
 }
 
 void check_fits_gguf(const Checkpoint& source, bool exact) {
@@ -317,9 +302,10 @@ std::vector<GgufTensor> tensors_of(const Checkpoint& source, bool exact) {
     if (has_bias(source.config(), id.role)) tensors.push_back(bias_tensor(source, id, source.linear(id).bias));
   }
   for (auto [layer, which] : norms_of(source.config()))
-    tensors.push_back(vector_tensor(gguf::tensor_name(layer, which), source.norm(layer, which)));
-  for (int layer = 0; source.config().experts > 0 && layer < source.config().L; ++layer)
-    tensors.push_back(router_tensor(source, layer));
+    tensors.push_back(vector_tensor(gguf::tensor_name(source.config(), layer, which), source.norm(layer, which)));
+  for (const int layer : routed_layers(source.config())) tensors.push_back(router_tensor(source, layer));
+  for (const int layer : delta_layers(source.config())) append_delta(source, layer, tensors);
+  append_fixed(source, tensors);
   if (source.config().rope.type == RopeType::llama3)
     tensors.push_back(vector_tensor("rope_freqs.weight", rope_divisors(source.config())));
   return tensors;
@@ -430,6 +416,10 @@ void check_exports_to(const Checkpoint& source, std::string_view target) {
     return put_tokenizer_of(source, unused);
   }
   check_separate(source, target);
+  check(target != "gptq" || delta_layers(source.config()).empty(),
+        "{} cannot be exported to gptq: its form does not say which parts of a delta net stay as they are; "
+        "compressed-tensors and gguf do",
+        source.folder());
   check(target != "gptq" || source.config().experts == 0,
         "{} cannot be exported to gptq: its readers disagree on how the experts of {} are kept; compressed-tensors and "
         "gguf hold them",

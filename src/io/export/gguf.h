@@ -26,6 +26,7 @@ class GgufKeys {
   void put_string(std::string_view key, std::string_view value);
   void put_strings(std::string_view key, std::span<const std::string> values);
   void put_i32s(std::string_view key, std::span<const int32_t> values);
+  void put_bools(std::string_view key, const std::vector<bool>& values);
   void put_f32s(std::string_view key, std::span<const float> values);
 
   uint64_t count() const { return count_; }
@@ -52,7 +53,8 @@ void check_gguf_model(const Checkpoint& source);
 void put_model(GgufKeys& keys, const Checkpoint& source, uint32_t file_type);
 // Puts general.sampling.* from generation_config.json.
 void put_sampling(GgufKeys& keys, const TextFiles& files);
-bool rows_in_pairs(const ModelConfig& config);  // It is about the rows of q and k (io/gguf/config.h).
+// Returns general.architecture of a model that llama.cpp computes, or "".
+std::string_view gguf_architecture(const ModelConfig& config);
 
 // Puts tokenizer.ggml.* and tokenizer.chat_template from these files, for a vocabulary of `v` rows (ids without a token
 // become unused ones). Byte-level BPE becomes "gpt2" with the name that llama.cpp has for its splitting pattern.

@@ -16,14 +16,17 @@ struct Family {
   Architecture architecture;
   std::string_view name;  // This is the general.architecture of GGUF.
 };
-constexpr std::array<Family, 8> kFamilies = {{{Architecture::llama, "llama"},
-                                              {Architecture::mistral, "llama"},
-                                              {Architecture::mixtral, "llama"},
-                                              {Architecture::qwen2, "qwen2"},
-                                              {Architecture::qwen3, "qwen3"},
-                                              {Architecture::qwen3_moe, "qwen3moe"},
-                                              {Architecture::olmoe, "olmoe"},
-                                              {Architecture::granite_moe, "granitemoe"}}};
+constexpr std::array<Family, 11> kFamilies = {{{Architecture::llama, "llama"},
+                                               {Architecture::mistral, "llama"},
+                                               {Architecture::mixtral, "llama"},
+                                               {Architecture::qwen2, "qwen2"},
+                                               {Architecture::qwen3, "qwen3"},
+                                               {Architecture::qwen3_moe, "qwen3moe"},
+                                               {Architecture::olmoe, "olmoe"},
+                                               {Architecture::granite_moe, "granitemoe"},
+                                               {Architecture::qwen3_next, "qwen3next"},
+                                               {Architecture::qwen3_5, "qwen35"},
+                                               {Architecture::qwen3_5_moe, "qwen35moe"}}};
 
 const Family* family_of(const ModelConfig& c) {
   const auto* found = std::ranges::find(kFamilies, c.architecture, &Family::architecture);
@@ -40,6 +43,35 @@ void check_experts(const ModelConfig& c, const std::function<void(bool, const ch
   no(olmoe && c.tie_embeddings, "tied embeddings");
 }
 
+bool has_mixed_layers(const ModelConfig& c) { return c.blocks.attention_gate; }
+
+// The same for architectures with delta nets.
+void check_mixed_layers(const ModelConfig& c, const std::function<void(bool, const char*)>& no) {
+  if (!has_mixed_layers(c)) return;
+  no(!delta_layers(c).empty() && c.delta.gate != Activation::silu, "sigmoid as the gate of delta nets");
+  const bool mixture = c.blocks.experts != ExpertFiles::none;
+  no(mixture && std::ssize(routed_layers(c)) < c.L, "layers without experts");
+  no(mixture && c.shared_f == 0, "mixtures without a shared expert");
+}
+
+void put_mixed_layers(GgufKeys& keys, const ModelConfig& c, const std::string& prefix) {
+  if (!has_mixed_layers(c)) return;
+  const auto put = [&](const char* name, int64_t value) { keys.put_u32(prefix + name, static_cast<uint32_t>(value)); };
+  put("ssm.conv_kernel", c.delta.kernel);
+  put("ssm.state_size", c.delta.key_dim);
+  put("ssm.group_count", c.delta.key_heads);
+  put("ssm.time_step_rank", c.delta.value_heads);
+  put("ssm.inner_size", c.delta.values());
+  std::vector<bool> recurrent;
+  for (int i = 0; i < c.L; ++i) recurrent.push_back(has_delta_net(c, i));
+  keys.put_bools(prefix + "attention.recurrent_layers", recurrent);
+  if (c.architecture == Architecture::qwen3_next) return;
+  // The pairs of columns that a picture's time, row and column rotate. Text has one position for all three.
+  const int32_t pairs = rotary_columns(c) / 2;
+  const int32_t sections[] = {(pairs + 2) / 3, (pairs + 1) / 3, pairs / 3, 0};
+  keys.put_i32s(prefix + "rope.dimension_sections", sections);
+}
+
 // Returns the last part of the folder's path, which may end with a slash or be ".".
 std::string name_of_folder(const std::string& folder) {
   return std::filesystem::absolute(folder + "/").lexically_normal().parent_path().filename().string();
@@ -49,8 +81,9 @@ void put_experts(GgufKeys& keys, const ModelConfig& c, const std::string& prefix
   if (c.experts == 0) return;
   keys.put_u32(prefix + "expert_count", static_cast<uint32_t>(c.experts));
   keys.put_u32(prefix + "expert_used_count", static_cast<uint32_t>(c.experts_per_row));
-  if (c.architecture == Architecture::qwen3_moe)
+  if (c.architecture == Architecture::qwen3_moe || has_mixed_layers(c))
     keys.put_u32(prefix + "expert_feed_forward_length", static_cast<uint32_t>(c.f));
+  if (c.shared_f > 0) keys.put_u32(prefix + "expert_shared_feed_forward_length", static_cast<uint32_t>(c.shared_f));
   if (c.architecture != Architecture::granite_moe) return;
   keys.put_f32(prefix + "embedding_scale", static_cast<float>(c.embedding_scale));
   keys.put_f32(prefix + "residual_scale", static_cast<float>(c.residual_scale));
@@ -60,16 +93,16 @@ void put_experts(GgufKeys& keys, const ModelConfig& c, const std::string& prefix
 
 }  // namespace
 
-bool rows_in_pairs(const ModelConfig& c) { return family_of(c) && gguf::rows_are_paired(family_of(c)->name); }
+std::string_view gguf_architecture(const ModelConfig& c) { return family_of(c) ? family_of(c)->name : ""; }
 
 void check_gguf_model(const Checkpoint& source) {
   const ModelConfig& c = source.config();
   check_plain_inputs(source, "gguf");
   check(family_of(c) != nullptr,
-        "{} cannot be exported to gguf: the export knows Llama, Mistral, Mixtral, Qwen2, Qwen3 with and without "
-        "experts, OLMoE and Granite with experts, not {}{}",
+        "{} cannot be exported to gguf: the export knows Llama, Mistral, Mixtral, Qwen2, Qwen3 and Qwen3.5 with "
+        "and without experts, Qwen3-Next, OLMoE and Granite with experts, not {}{}",
         source.folder(), name_of(c.architecture), c.blocks.fused ? "" : "; compressed-tensors holds more");
-  check(c.kinds.empty() && c.rope.type != RopeType::longrope,
+  check((c.kinds.empty() || has_mixed_layers(c)) && c.rope.type != RopeType::longrope,
         "{} cannot be exported to gguf: llama.cpp has no windows in some layers and no longrope for {}",
         source.folder(), name_of(c.architecture));
   const auto no = [&](bool wrong, const char* what) {
@@ -77,7 +110,7 @@ void check_gguf_model(const Checkpoint& source) {
           name_of(c.architecture));
   };
   no(c.sliding_window > 0 && c.sliding_window < c.max_positions, "sliding window");
-  const bool paired = rows_in_pairs(c), qwen2 = c.architecture == Architecture::qwen2;
+  const bool paired = gguf::rows_are_paired(gguf_architecture(c)), qwen2 = c.architecture == Architecture::qwen2;
   no(!paired && c.mlp_bias, "biases on gate, up, down");
   no(!paired && c.o_bias, "bias on o");
   no(!paired && !qwen2 && c.qkv_bias, "biases on q, k, v");
@@ -86,6 +119,7 @@ void check_gguf_model(const Checkpoint& source) {
                                        std::abs(c.rope.attention_factor - yarn) > 1e-6),
      "yarn with other than its usual parameters");
   check_experts(c, no);
+  check_mixed_layers(c, no);
 }
 
 void put_model(GgufKeys& keys, const Checkpoint& source, uint32_t file_type) {
@@ -107,9 +141,10 @@ void put_model(GgufKeys& keys, const Checkpoint& source, uint32_t file_type) {
   keys.put_u32(key("attention.value_length"), number(c.e));
   keys.put_f32(key("attention.layer_norm_rms_epsilon"), c.rms_eps);
   keys.put_f32(key("rope.freq_base"), static_cast<float>(c.rope.theta));
-  keys.put_u32(key("rope.dimension_count"), number(c.e));
+  keys.put_u32(key("rope.dimension_count"), number(rotary_columns(c)));
   keys.put_u32(key("vocab_size"), number(c.v));
   put_experts(keys, c, arch + ".");
+  put_mixed_layers(keys, c, arch + ".");
   if (c.rope.type == RopeType::linear || c.rope.type == RopeType::yarn) {
     keys.put_string(key("rope.scaling.type"), c.rope.type == RopeType::yarn ? "yarn" : "linear");
     keys.put_f32(key("rope.scaling.factor"), static_cast<float>(c.rope.factor));

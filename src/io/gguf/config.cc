@@ -31,7 +31,7 @@ struct Family {
   Shares shares = Shares::none;
 };
 // Mixtral has the architecture "llama", with experts.
-constexpr std::array<Family, 12> kFamilies = {
+constexpr std::array<Family, 15> kFamilies = {
     {{"llama", "LlamaForCausalLM", "llama", true},
      {"llama", "MixtralForCausalLM", "mixtral", true, Shares::of_chosen},
      {"qwen2", "Qwen2ForCausalLM", "qwen2", false},
@@ -43,7 +43,17 @@ constexpr std::array<Family, 12> kFamilies = {
      {"granitemoe", "GraniteMoeForCausalLM", "granitemoe", true, Shares::of_chosen},
      {"olmo2", "Olmo2ForCausalLM", "olmo2", false},
      {"olmoe", "OlmoeForCausalLM", "olmoe", false, Shares::of_all},
-     {"gemma3", "Gemma3ForCausalLM", "gemma3_text", false}}};
+     {"gemma3", "Gemma3ForCausalLM", "gemma3_text", false},
+     {"qwen3next", "Qwen3NextForCausalLM", "qwen3_next", false, Shares::of_chosen},
+     {"qwen35", "Qwen3_5ForCausalLM", "qwen3_5_text", false},
+     {"qwen35moe", "Qwen3_5MoeForCausalLM", "qwen3_5_moe_text", false, Shares::of_chosen}}};
+
+// These families have layers with delta nets.
+bool has_mixed_layers(const Family& family) { return family.name == "qwen3next" || family.name.starts_with("qwen35"); }
+// In these families feed_forward_length is the width of layers without experts.
+bool has_own_width(const Family& family) {
+  return family.name == "qwen3moe" || family.name == "qwen3next" || family.name == "qwen35moe";
+}
 
 const Family& family_of(const File& file) {
   const auto name = file.text("general.architecture");
@@ -84,6 +94,14 @@ class Keys {
   std::optional<bool> boolean(const std::string& name) {
     asked_.insert(prefix_ + name);
     return file_.boolean(prefix_ + name);
+  }
+  std::optional<std::vector<int64_t>> integers(const std::string& name) {
+    asked_.insert(prefix_ + name);
+    return file_.integers(prefix_ + name);
+  }
+  std::optional<std::vector<bool>> booleans(const std::string& name) {
+    asked_.insert(prefix_ + name);
+    return file_.booleans(prefix_ + name);
   }
   void expect(bool right, const std::string& name, std::string_view expected) const {
     check(right, "{}: key \"{}{}\": expected {}; a model with something else is not supported", file_.path(), prefix_,
@@ -197,7 +215,7 @@ void expect_plain(Keys& keys) {
 // Returns the width of a layer's MLP, or of one of its experts.
 int64_t feed_forward_of(Keys& keys, const Family& family) {
   const auto own = keys.integer("expert_feed_forward_length");
-  if (family.name != "qwen3moe") {
+  if (!has_own_width(family)) {
     const int64_t width = keys.required("feed_forward_length");
     keys.expect(own.value_or(width) == width, "expert_feed_forward_length", "that of feed_forward_length");
     return width;
@@ -220,7 +238,7 @@ void put_experts(json& config, Keys& keys, const Family& family, int64_t layers)
   keys.expect(experts >= 1 && experts <= kMaxExperts / layers, "expert_count",
               fmt::format("1 to {} experts in each of {} layers", kMaxExperts / layers, layers));
   keys.expect(used >= 1 && used <= experts, "expert_used_count", fmt::format("1 to all of the {} experts", experts));
-  const bool chosen = family.shares == Shares::of_chosen, each = family.name == "qwen3moe" || family.name == "olmoe";
+  const bool chosen = family.shares == Shares::of_chosen, each = has_own_width(family) || family.name == "olmoe";
   keys.expect(keys.boolean("expert_weights_norm").value_or(chosen) == chosen, "expert_weights_norm",
               chosen ? "true, as llama.cpp computes it for this architecture"
                      : "false, as llama.cpp computes it for this architecture");
@@ -230,17 +248,61 @@ void put_experts(json& config, Keys& keys, const Family& family, int64_t layers)
   keys.expect(gate == 0 || gate == 1, "expert_gating_func", "1 (a softmax)");
   for (const char* name : {"expert_group_count", "expert_group_used_count"})
     keys.expect(number(name) == 0 || number(name) == 1, name, "1 (experts are not chosen by groups)");
-  for (const char* name : {"expert_shared_count", "expert_shared_feed_forward_length"})
-    keys.expect(number(name) == 0, name, "0 (no experts that every row passes)");
+  const int64_t shared = number("expert_shared_count");
+  int64_t shared_width = number("expert_shared_feed_forward_length");
+  if (has_mixed_layers(family)) {
+    keys.expect(shared == 0 || shared == 1, "expert_shared_count", "1 (one expert that every row passes)");
+    // llama.cpp's files leave the width out where it is that of layers without experts.
+    const File& file = keys.file();
+    for (int64_t i = 0; i < layers && shared_width == 0; ++i)
+      if (const std::string name = fmt::format("blk.{}.ffn_gate_shexp.weight", i); has_tensor(file, name))
+        shared_width = tensor(file, name).rows;
+    config["shared_expert_intermediate_size"] = shared_width;
+  } else {
+    keys.expect(shared == 0, "expert_shared_count", "0 (no experts that every row passes)");
+    keys.expect(shared_width == 0, "expert_shared_feed_forward_length", "0 (no experts that every row passes)");
+  }
   keys.expect(number("leading_dense_block_count") == 0, "leading_dense_block_count", "0 (every layer has experts)");
   config[each ? "num_experts" : "num_local_experts"] = experts;
   config["num_experts_per_tok"] = used;
   if (each) config["norm_topk_prob"] = chosen;
-  if (family.name == "qwen3moe") config["moe_intermediate_size"] = config["intermediate_size"];
+  if (has_own_width(family)) config["moe_intermediate_size"] = config["intermediate_size"];
+}
+
+// Puts the numbers of delta nets, which layers have one, and which layers of qwen3next have no experts.
+void put_mixed_layers(json& config, Keys& keys, const Family& family, int64_t layers) {
+  const int64_t value_heads = keys.required("ssm.time_step_rank"), inner = keys.required("ssm.inner_size");
+  keys.expect(value_heads > 0 && inner % value_heads == 0, "ssm.inner_size", "a multiple of ssm.time_step_rank");
+  config["linear_conv_kernel_dim"] = keys.required("ssm.conv_kernel");
+  config["linear_key_head_dim"] = keys.required("ssm.state_size");
+  config["linear_num_key_heads"] = keys.required("ssm.group_count");
+  config["linear_num_value_heads"] = value_heads;
+  config["linear_value_head_dim"] = inner / value_heads;
+  keys.integers("rope.dimension_sections");  // These are for pictures; text has one position for all of them.
+  keys.integer("nextn_predict_layers");
+  const int64_t interval = keys.integer("full_attention_interval").value_or(4);
+  keys.expect(interval > 0, "full_attention_interval", "a number above 0");
+  const auto recurrent = keys.booleans("attention.recurrent_layers");
+  keys.expect(!recurrent || std::ssize(*recurrent) >= layers, "attention.recurrent_layers",
+              fmt::format("true or false for each of {} layers", layers));
+  json types = json::array(), dense = json::array();
+  for (int64_t i = 0; i < layers; ++i) {
+    const bool delta_net = recurrent ? (*recurrent)[static_cast<size_t>(i)] : (i + 1) % interval != 0;
+    types.push_back(delta_net ? "linear_attention" : "full_attention");
+    if (!has_tensor(keys.file(), fmt::format("blk.{}.ffn_gate_inp.weight", i))) dense.push_back(i);
+    for (const char* bias : {"attn_q", "attn_output"})
+      if (has_tensor(keys.file(), fmt::format("blk.{}.{}.bias", i, bias))) config["attention_bias"] = true;
+  }
+  config["layer_types"] = std::move(types);
+  if (family.name != "qwen3next" || dense.empty()) return;
+  config["mlp_only_layers"] = std::move(dense);
+  config["intermediate_size"] = keys.required("feed_forward_length");
 }
 
 void put_family(json& config, Keys& keys, const Family& family, int64_t layers, int64_t head_dim) {
-  if (family.name == "granite" || family.name == "granitemoe") {
+  if (has_mixed_layers(family)) {
+    put_mixed_layers(config, keys, family, layers);
+  } else if (family.name == "granite" || family.name == "granitemoe") {
     config["embedding_multiplier"] = written(keys.number("embedding_scale").value_or(1));
     config["residual_multiplier"] = written(keys.number("residual_scale").value_or(1));
     const auto scale = keys.number("attention.scale");
@@ -294,10 +356,17 @@ bool rows_are_paired(std::string_view architecture) {
   return family != kFamilies.end() && family->paired;
 }
 
+int64_t further_layers(const File& file) {
+  const Family& family = family_of(file);
+  return has_mixed_layers(family) ? file.integer(fmt::format("{}.nextn_predict_layers", family.name)).value_or(0) : 0;
+}
+
 json config_of(const File& file) {
   const Family& family = family_of(file);
   Keys keys(file, family.name);
-  const int64_t layers = keys.required("block_count"), heads = keys.required("attention.head_count"),
+  const int64_t further = further_layers(file);
+  keys.expect(further >= 0 && further <= kMaxLayers, "nextn_predict_layers", "0 to 1000 layers");
+  const int64_t layers = keys.required("block_count") - further, heads = keys.required("attention.head_count"),
                 width = keys.required("embedding_length");
   keys.expect(heads > 0 && layers > 0 && layers <= kMaxLayers && width > 0, "block_count",
               "1 to 1000 layers, with heads and width");
@@ -325,7 +394,8 @@ json config_of(const File& file) {
                  {"attention_bias", has_tensor(file, "blk.0.attn_q.bias")},
                  {"mlp_bias", has_tensor(file, "blk.0.ffn_gate.bias")},
                  {"torch_dtype", dtype_of(file)}};
-  if (rotary != head_dim) config["partial_rotary_factor"] = static_cast<double>(rotary) / static_cast<double>(head_dim);
+  if (rotary != head_dim || has_mixed_layers(family))
+    config["partial_rotary_factor"] = static_cast<double>(rotary) / static_cast<double>(head_dim);
   keys.integer("vocab_size");  // This is llama.cpp's own record of the rows of the embedding.
   expect_plain(keys);
   put_experts(config, keys, family, layers);

@@ -9,6 +9,8 @@
 namespace fidelio::gguf {
 
 nlohmann::json config_of(const File& file);
+// Returns the number of layers behind the model's own that predict further tokens (nextn_predict_layers).
+int64_t further_layers(const File& file);
 // Returns an FP32 number as its shortest decimal, which is what the authors of the model wrote.
 nlohmann::json written(double value);
 

@@ -319,6 +319,15 @@ std::optional<std::vector<int64_t>> File::integers(std::string_view key) const {
   return numbers;
 }
 
+std::optional<std::vector<bool>> File::booleans(std::string_view key) const {
+  const Value* value = find_array(key, "true and false");
+  if (!value) return std::nullopt;
+  if (value->element != kBool) refuse(key, "an array of true and false");
+  std::vector<bool> flags;
+  for (uint64_t i = 0; i < value->count; ++i) flags.push_back(value->bytes[i] != std::byte{0});
+  return flags;
+}
+
 std::optional<std::vector<double>> File::numbers(std::string_view key) const {
   const Value* value = find_array(key, "finite numbers");
   if (!value) return std::nullopt;

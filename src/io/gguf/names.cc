@@ -61,12 +61,19 @@ std::string older_expert_name(LinearId id) { return fmt::format("blk.{}.{}.{}", 
 
 std::string router_tensor_name(int layer) { return fmt::format("blk.{}.ffn_gate_inp.weight", layer); }
 
-std::string tensor_name(int layer, Norm norm) {
+std::string fused_gates_name(int layer) { return fmt::format("blk.{}.ssm_ba", layer); }
+
+std::string tensor_name(int layer, DeltaTensor which) {
+  constexpr std::string_view kNames[] = {"ssm_conv1d.weight", "ssm_a", "ssm_dt.bias"};
+  return fmt::format("blk.{}.{}", layer, kNames[static_cast<size_t>(which)]);
+}
+
+std::string tensor_name(const ModelConfig& config, int layer, Norm norm) {
   switch (norm) {
     case Norm::attn:
       return fmt::format("blk.{}.attn_norm.weight", layer);
     case Norm::mlp:
-      return fmt::format("blk.{}.ffn_norm.weight", layer);
+      return fmt::format("blk.{}.{}.weight", layer, config.blocks.attention_gate ? "post_attention_norm" : "ffn_norm");
     case Norm::post_attn:
       return fmt::format("blk.{}.post_attention_norm.weight", layer);
     case Norm::post_mlp:

@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "arch/model_config.h"
+#include "arch/model_weights.h"
 #include "arch/weight_names.h"
 
 namespace fidelio::gguf {
@@ -14,7 +15,9 @@ namespace fidelio::gguf {
 std::string tensor_name(LinearId id);
 std::string older_expert_name(LinearId id);  // Older files had a tensor for each expert: "blk.3.ffn_gate.5".
 std::string router_tensor_name(int layer);
-std::string tensor_name(int layer, Norm norm);
+std::string fused_gates_name(int layer);  // It holds b and a of a delta net where they are one (io/gguf/orders.h).
+std::string tensor_name(const ModelConfig& config, int layer, Norm norm);
+std::string tensor_name(int layer, DeltaTensor which);
 
 // Tells whether a token of this text ends an answer even if no key says so. llama.cpp knows such tokens by their text
 // (its special_eog_ids), and so files seldom name more than one.

@@ -1,6 +1,7 @@
 #include "io/gguf/source.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -10,6 +11,7 @@
 #include "io/checkpoint.h"
 #include "io/gguf/config.h"
 #include "io/gguf/names.h"
+#include "io/gguf/orders.h"
 #include "io/gguf/sampling.h"
 #include "io/gguf/tokenizer.h"
 #include "io/hf_config.h"
@@ -23,10 +25,10 @@ struct Rows {
   std::shared_ptr<const File> file;
   StoredMatrix matrix;
   int64_t first = 0, count = 0;
-  // This many rows make a head whose rows are stored in pairs; 0 means that they are stored in order.
-  int64_t paired_head = 0;
+  Order order, columns;  // The file has rows and columns in these orders.
 
-  const uint8_t* row(int64_t r) const { return matrix.row(first + (paired_head > 0 ? paired_row(r, paired_head) : r)); }
+  int64_t place(int64_t r) const { return first + (order.empty() ? r : order[static_cast<size_t>(r)]); }
+  const uint8_t* row(int64_t r) const { return matrix.row(place(r)); }
 };
 
 FormatSpec dense_format(const BlockType& type) {
@@ -50,6 +52,7 @@ bool minima_are_zero_points(const Rows& rows) {
 FormatSpec format_of(const Rows& rows) {
   const IntegerCoding& coding = rows.matrix.type->integer;
   if (coding.bits == 0 || (coding.minimum && !minima_are_zero_points(rows))) return dense_format(*rows.matrix.type);
+  if (!moves_blocks(rows.columns)) return {.kind = Kind::f32, .bits = 32};
   return {.kind = Kind::integer, .bits = coding.bits, .group = 32, .symmetric = !coding.minimum};
 }
 
@@ -61,7 +64,8 @@ LinearWeight read_integer(const Rows& rows, const FormatSpec& spec) {
   std::vector<uint8_t> codes(static_cast<size_t>(in));
   for (int64_t r = 0; r < rows.count; ++r) {
     for (int64_t g = 0; g < groups; ++g) {
-      const uint8_t* block = rows.row(r) + g * type.bytes;
+      const int64_t place = rows.columns.empty() ? g : rows.columns[static_cast<size_t>(32 * g)] / 32;
+      const uint8_t* block = rows.row(r) + place * type.bytes;
       type.integer.codes(block, codes.data() + 32 * g);
       m.scale.as<f16>()[static_cast<size_t>(r * groups + g)] = f16{scale_bits(block)};
       if (!spec.symmetric) set_zero(m, r, g, exact_zero(scale_of(block), minimum_of(block), spec.bits).value());
@@ -71,34 +75,39 @@ LinearWeight read_integer(const Rows& rows, const FormatSpec& spec) {
   return w;
 }
 
+OwnedTensor read_rows(const Rows& rows) {
+  const auto in = static_cast<size_t>(rows.matrix.columns);
+  OwnedTensor values = OwnedTensor::allocate(DType::f32, {rows.count, rows.matrix.columns});
+  std::vector<float> stored(in);
+  for (int64_t r = 0; r < rows.count; ++r) {
+    decode_row(*rows.matrix.type, rows.row(r), stored);
+    const std::span<float> to = values.as<float>().subspan(static_cast<size_t>(r) * in, in);
+    for (size_t i = 0; i < in; ++i) to[i] = stored[rows.columns.empty() ? i : static_cast<size_t>(rows.columns[i])];
+  }
+  return values;
+}
+
 LinearWeight read_dense(const Rows& rows, const FormatSpec& spec) {
   const BlockType& type = *rows.matrix.type;
   const int64_t in = rows.matrix.columns;
   const DType dtype = spec.kind == Kind::f32 ? DType::f32 : spec.kind == Kind::f16 ? DType::f16 : DType::bf16;
   const bool as_stored = type.elements == 1;
   const uint8_t* begin = rows.row(0);
-  if (as_stored && rows.paired_head == 0 && reinterpret_cast<uintptr_t>(begin) % static_cast<size_t>(type.bytes) == 0) {
+  const bool in_order = rows.order.empty() && rows.columns.empty();
+  if (as_stored && in_order && reinterpret_cast<uintptr_t>(begin) % static_cast<size_t>(type.bytes) == 0) {
     auto* data = reinterpret_cast<std::byte*>(const_cast<uint8_t*>(begin));
     return make_dense({{dtype, {rows.count, in}, data}, rows.file->mapped()});
   }
+  if (!as_stored) return make_dense(read_rows(rows));
   const OwnedTensor values = OwnedTensor::allocate(dtype, {rows.count, in});
+  const auto bytes = static_cast<size_t>(type.bytes);
   for (int64_t r = 0; r < rows.count; ++r) {
-    if (as_stored)
-      std::memcpy(values.view.data + r * rows.matrix.row_bytes(), rows.row(r),
-                  static_cast<size_t>(rows.matrix.row_bytes()));
-    else
-      decode_row(type, rows.row(r), values.as<float>().subspan(static_cast<size_t>(r * in), static_cast<size_t>(in)));
+    std::byte* to = values.view.data + r * rows.matrix.row_bytes();
+    if (rows.columns.empty()) std::memcpy(to, rows.row(r), static_cast<size_t>(rows.matrix.row_bytes()));
+    for (size_t i = 0; i < rows.columns.size(); ++i)
+      std::memcpy(to + i * bytes, rows.row(r) + static_cast<size_t>(rows.columns[i]) * bytes, bytes);
   }
   return make_dense(values);
-}
-
-OwnedTensor read_rows(const Rows& rows) {
-  const int64_t in = rows.matrix.columns;
-  OwnedTensor values = OwnedTensor::allocate(DType::f32, {rows.count, in});
-  for (int64_t r = 0; r < rows.count; ++r)
-    decode_row(*rows.matrix.type, rows.row(r),
-               values.as<float>().subspan(static_cast<size_t>(r * in), static_cast<size_t>(in)));
-  return values;
 }
 
 // Returns what our own export says about itself, with its certificate where it has one, or "" for another program's
@@ -113,28 +122,40 @@ std::string statement_of(const File& file) {
   return statement.dump();
 }
 
-// These are norms, biases and routers by Hugging Face's names; all other tensors are linears.
+// These are norms, biases, routers and what delta nets have besides, by Hugging Face's names; all other tensors are
+// linears.
 class Vectors : public TensorFiles {
  public:
   explicit Vectors(std::shared_ptr<const File> file) : file_(std::move(file)) {
     if (std::string statement = statement_of(*file_); !statement.empty()) metadata_["fidelio"] = std::move(statement);
   }
-  void add(const std::string& name, Rows rows, float minus) { vectors_[name] = {std::move(rows), minus}; }
-  void add_matrix(const std::string& name, Rows rows) { vectors_[name] = {std::move(rows), 0, true}; }
+  // `change` makes our number of the file's.
+  using Change = float (*)(float);
+  void add(const std::string& name, Rows rows, Change change = nullptr) {
+    const Shape shape{rows.count};
+    vectors_[name] = {std::move(rows), shape, change};
+  }
+  void add_matrix(const std::string& name, Rows rows, const Shape& shape) {
+    vectors_[name] = {std::move(rows), shape, nullptr};
+  }
 
   bool contains(std::string_view name) const override { return vectors_.contains(name); }
   OwnedTensor get(std::string_view name) const override {
     const auto found = vectors_.find(name);
     check(found != vectors_.end(), "{}: no tensor for {}", file_->path(), name);
-    const Rows& rows = found->second.rows;
-    if (found->second.matrix) return read_rows(rows);
-    const OwnedTensor values = OwnedTensor::allocate(DType::f32, {rows.count});
+    const auto& [rows, shape, change] = found->second;
+    if (shape.rank > 1) {
+      OwnedTensor matrix = read_rows(rows);
+      matrix.view.shape = shape;
+      return matrix;
+    }
+    const OwnedTensor values = OwnedTensor::allocate(DType::f32, shape);
     // A bias has a number for each row of its matrix; here they are the columns of one row.
     std::vector<float> stored(static_cast<size_t>(rows.matrix.columns));
     decode_row(*rows.matrix.type, rows.matrix.row(0), stored);
     for (int64_t i = 0; i < rows.count; ++i) {
-      const int64_t there = rows.first + (rows.paired_head > 0 ? paired_row(i, rows.paired_head) : i);
-      values.as<float>()[static_cast<size_t>(i)] = stored[static_cast<size_t>(there)] - found->second.minus;
+      const float number = stored[static_cast<size_t>(rows.place(i))];
+      values.as<float>()[static_cast<size_t>(i)] = change ? change(number) : number;
     }
     return values;
   }
@@ -163,8 +184,8 @@ class Vectors : public TensorFiles {
  private:
   struct Vector {
     Rows rows;
-    float minus = 0;      // It is subtracted from every value.
-    bool matrix = false;  // If true, all rows of the matrix are read.
+    Shape shape;  // With one dimension, the numbers are the columns of one row.
+    Change change = nullptr;
   };
   std::shared_ptr<const File> file_;
   std::map<std::string, Vector, std::less<>> vectors_;
@@ -175,14 +196,12 @@ class Vectors : public TensorFiles {
 class Finder {
  public:
   Finder(std::shared_ptr<const File> file, const ModelConfig& config)
-      : file_(std::move(file)),
-        config_(config),
-        paired_(rows_are_paired(file_->text("general.architecture").value_or(""))) {}
+      : file_(std::move(file)), config_(config), architecture_(file_->text("general.architecture").value_or("")) {}
 
   Rows matrix(LinearId id) {
     if (id.expert >= 0) return expert(id);
     const Shape shape = shape_of(config_, id);
-    Rows rows{file_, {}, 0, shape[0], pairs(id)};
+    Rows rows{file_, {}, 0, shape[0], row_order(config_, id, architecture_), column_order(config_, id, architecture_)};
     const StoredMatrix* m = find(tensor_name(id) + ".weight");
     int64_t all = shape[0];
     if (!m || m->rows != shape[0]) {  // One matrix may hold q, k and v, or gate and up.
@@ -194,7 +213,8 @@ class Finder {
       }
     }
     check(m != nullptr, "{}: no tensor \"{}.weight\"", file_->path(), tensor_name(id));
-    check(m->columns == shape[1] && m->rows == all && m->dimensions == 2,
+    const bool one_row = shape[0] == 1 && m->dimensions == 1;
+    check(m->columns == shape[1] && m->rows == all && (m->dimensions == 2 || one_row),
           "{}: the tensor of {} is {} x {} in {} dimensions, expected {} x {}", file_->path(), to_string(id), m->rows,
           m->columns, m->dimensions, all, shape[1]);
     rows.matrix = *m;
@@ -207,18 +227,39 @@ class Finder {
     check(m->rows == config_.experts && m->columns == config_.d && m->dimensions <= 2,
           "{}: {} is {} x {} in {} dimensions, expected {} x {}, a row for each expert", file_->path(), name, m->rows,
           m->columns, m->dimensions, config_.experts, config_.d);
-    return {file_, *m, 0, m->rows, 0};
+    return {file_, *m, 0, m->rows, {}, {}};
   }
   Rows bias(LinearId id) {
     const std::string name = tensor_name(id) + ".bias";
     const StoredMatrix* m = find(name);
     check(m != nullptr, "{}: no tensor \"{}\"", file_->path(), name);
-    return vector(*m, name, shape_of(config_, id)[0], pairs(id));
+    return vector(*m, name, shape_of(config_, id)[0], row_order(config_, id, architecture_));
   }
   Rows norm(int layer, Norm which) {
-    const StoredMatrix* m = find(tensor_name(layer, which));
-    check(m != nullptr, "{}: no tensor \"{}\"", file_->path(), tensor_name(layer, which));
-    return vector(*m, tensor_name(layer, which), norm_size(config_, which), 0);
+    const std::string name = tensor_name(config_, layer, which);
+    const StoredMatrix* m = find(name);
+    check(m != nullptr, "{}: no tensor \"{}\"", file_->path(), name);
+    return vector(*m, name, norm_size(config_, which), {});
+  }
+  Rows delta(int layer, DeltaTensor which) {
+    const std::string name = tensor_name(layer, which);
+    const StoredMatrix* m = find(name);
+    check(m != nullptr, "{}: no tensor \"{}\"", file_->path(), name);
+    const Shape shape = delta_shape(config_, which);
+    Order order = delta_order(config_, which, architecture_);
+    if (shape.rank == 1) return vector(*m, name, shape[0], std::move(order));
+    check(m->rows == shape[0] && m->columns == shape[2] && m->dimensions <= 2,
+          "{}: {} is {} x {} in {} dimensions, expected {} x {}", file_->path(), name, m->rows, m->columns,
+          m->dimensions, shape[0], shape[2]);
+    return {file_, *m, 0, m->rows, std::move(order), {}};
+  }
+  // Counts the tensors of the layers behind the model's, which predict further tokens, and their bytes.
+  std::pair<int64_t, int64_t> use_further_layers(int64_t count) {
+    int64_t tensors = 0, bytes = 0;
+    for (int64_t layer = config_.L; layer < config_.L + count; ++layer)
+      for (const auto& [name, m] : file_->tensors())
+        if (name.starts_with(fmt::format("blk.{}.", layer))) use(name), ++tensors, bytes += m.bytes();
+    return {tensors, bytes};
   }
   void use(const std::string& name) { used_.insert(name); }
   // A tensor that was not used would change the computation.
@@ -247,6 +288,9 @@ class Finder {
         return {up, 0, 2 * f};
       case Role::up:
         return {up, f, 2 * f};
+      case Role::delta_b:
+      case Role::delta_a:
+        return {fused_gates_name(id.layer), 0, 2 * config_.delta.value_heads};
       default:
         return {};
     }
@@ -268,23 +312,22 @@ class Finder {
     check(m->columns == shape[1] && m->rows_each == each && m->rows == experts * each && m->dimensions <= 3,
           "{}: {} is {} x {} in all, {} rows each, in {} dimensions; expected {} experts of {} x {}", file_->path(),
           name, m->rows, m->columns, m->rows_each, m->dimensions, experts, each, shape[1]);
-    return {file_, *m, first, shape[0], 0};
+    return {file_, *m, first, shape[0], {}, {}};
   }
-  int64_t pairs(LinearId id) const { return paired_ && (id.role == Role::q || id.role == Role::k) ? config_.e : 0; }
   const StoredMatrix* find(const std::string& name) {
     const auto found = file_->tensors().find(name);
     if (found == file_->tensors().end()) return nullptr;
     used_.insert(name);
     return &found->second;
   }
-  Rows vector(const StoredMatrix& m, const std::string& what, int64_t size, int64_t paired) const {
+  Rows vector(const StoredMatrix& m, const std::string& what, int64_t size, Order order) const {
     check(m.rows == 1 && m.columns == size && m.type->elements == 1, "{}: {} has {} x {} numbers of {}, expected {}",
           file_->path(), what, m.rows, m.columns, m.type->name, size);
-    return {file_, m, 0, size, paired};
+    return {file_, m, 0, size, std::move(order), {}};
   }
   std::shared_ptr<const File> file_;
   const ModelConfig& config_;
-  bool paired_;
+  std::string_view architecture_;
   std::set<std::string> used_;
 };
 
@@ -313,6 +356,26 @@ struct Expanded {
   }
 };
 
+// Finds norms, routers, what delta nets have besides linears, and the linears that are never quantised.
+void add_small_tensors(const ModelConfig& config, Finder& finder, Vectors& vectors) {
+  for (auto [layer, which] : norms_of(config))
+    vectors.add(norm_name(config, layer, which), finder.norm(layer, which),
+                has_one_added(config, which) ? [](float x) { return x - 1; } : Vectors::Change{});
+  for (const int layer : routed_layers(config))
+    vectors.add_matrix(router_name(config, layer), finder.router(layer), Shape{config.experts, config.d});
+  for (const LinearId id : fixed_linears_of(config))
+    vectors.add_matrix(weight_name(id), finder.matrix(id), shape_of(config, id));
+  for (const int layer : delta_layers(config)) {
+    const auto find = [&](DeltaTensor which) { return finder.delta(layer, which); };
+    vectors.add_matrix(delta_name(layer, DeltaTensor::convolution), find(DeltaTensor::convolution),
+                       delta_shape(config, DeltaTensor::convolution));
+    // The file has the decay's rate itself, with a minus.
+    vectors.add(delta_name(layer, DeltaTensor::log_rate), find(DeltaTensor::log_rate),
+                [](float rate) { return static_cast<float>(std::log(-static_cast<double>(rate))); });
+    vectors.add(delta_name(layer, DeltaTensor::step_bias), find(DeltaTensor::step_bias));
+  }
+}
+
 }  // namespace
 
 ModelSource open_source(const std::string& path) {
@@ -328,19 +391,20 @@ ModelSource open_source(const std::string& path) {
     expanded.add(rows.matrix, spec, rows.count);
     source.linears[id] = {spec,
                           [rows, spec] { return spec.is_dense() ? read_dense(rows, spec) : read_integer(rows, spec); }};
-    if (has_bias(config, id.role)) vectors->add(bias_name(id), finder.bias(id), 0);
+    if (has_bias(config, id.role)) vectors->add(bias_name(id), finder.bias(id));
   }
-  // llama.cpp's files store 1 + w for Gemma's norms.
-  const float minus = file->text("general.architecture") == "gemma3" ? 1.0f : 0.0f;
-  for (auto [layer, which] : norms_of(config))
-    vectors->add(norm_name(config, layer, which), finder.norm(layer, which), minus);
-  for (int layer = 0; config.experts > 0 && layer < config.L; ++layer)
-    vectors->add_matrix(router_name(config, layer), finder.router(layer));
+  add_small_tensors(config, finder, *vectors);
   for (const char* name : {"rope_freqs.weight", "rope_factors_short.weight", "rope_factors_long.weight"})
     finder.use(name);  // The configuration already has them.
+  const auto [further, bytes] = finder.use_further_layers(further_layers(*file));
   finder.refuse_unused();
   source.tensors = vectors;
   source.notes = expanded.notes();
+  if (further > 0)
+    source.notes.push_back(
+        fmt::format("{} tensors ({}) predict further tokens (nextn) and are left out: the model writes the same text "
+                    "without them",
+                    further, bytes_text(bytes)));
   std::ranges::copy(unread_sampling(*file), std::back_inserter(source.notes));
   return source;
 }

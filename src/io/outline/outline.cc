@@ -24,6 +24,9 @@ class OutlineTensors final : public TensorFiles {
     }
     for (const auto& [layer, which] : norms_of(c)) shapes_[norm_name(c, layer, which)] = Shape{norm_size(c, which)};
     for (const std::string& router : router_names(c)) shapes_[router] = Shape{c.experts, c.d};
+    for (const LinearId id : fixed_linears_of(c)) shapes_[weight_name(id)] = shape_of(c, id);
+    for (const int layer : delta_layers(c))
+      for (const DeltaTensor which : kDeltaTensors) shapes_[delta_name(layer, which)] = delta_shape(c, which);
   }
 
   bool contains(std::string_view name) const override { return shapes_.contains(std::string(name)); }

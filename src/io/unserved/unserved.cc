@@ -14,8 +14,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Names are compared in lower case and without "_", "-", "." and blanks, so Qwen3NextForCausalLM, qwen3_next and
-// qwen3next begin alike.
+// Names are compared in lower case and without "_", "-", "." and blanks, so Qwen4ExpForCausalLM, qwen4_exp and
+// qwen4exp begin alike.
 std::string plain_name(std::string_view name) {
   std::string plain;
   for (const char c : name)
@@ -36,8 +36,8 @@ struct Unserved {
 };
 
 constexpr Unserved kModels[] = {
-    {"qwen3next qwen35", "mixes gated delta nets, which are recurrent, with attention",
-     "Qwen3, dense or Qwen3-30B-A3B"},
+    {"qwen4exp", "keeps four streams, looks up n-grams and attends sparsely",
+     "Qwen3.5, dense (Qwen3_5ForCausalLM) or mixtures (Qwen3_5MoeForCausalLM)"},
     {"qwen2moe", "has an expert that every row passes", "Qwen3-30B-A3B (Qwen3MoeForCausalLM)"},
     {"qwen3vlmoe", "sees images and has experts", "Qwen3-VL without experts (its text model is read) or Qwen3-30B-A3B"},
     {"qwen2vl qwen25vl qwen3vl", "is a GGUF file of a model that sees images",

@@ -36,8 +36,7 @@ TEST(Unserved, ModelsAreKnownByEachOfTheirNames) {
     EXPECT_THAT(about(name), AllOf(HasSubstr("attention sinks"), HasSubstr("The nearest that works: Qwen3-30B-A3B"),
                                    HasSubstr("CONTRIBUTING.md")));
   }
-  const std::pair<const char*, const char*> names[] = {{"Qwen3_5ForConditionalGeneration", "delta nets"},
-                                                       {"qwen3next", "delta nets"},
+  const std::pair<const char*, const char*> names[] = {{"Qwen4ExpForConditionalGeneration", "n-grams"},
                                                        {"DeepseekV3ForCausalLM", "latent"},
                                                        {"deepseek2", "latent"},
                                                        {"deepseek", "experts that every row"},
@@ -89,8 +88,8 @@ TEST(Unserved, NoSupportedFamilyIsTakenForAnother) {
 
 TEST(Unserved, ConfigsAreRefusedWithIt) {
   EXPECT_THAT(
-      refusal_of_config(R"({"architectures":["Qwen3NextForCausalLM"],"model_type":"qwen3_next"})"),
-      AllOf(HasSubstr("m/config.json: architecture Qwen3NextForCausalLM is not supported: it mixes gated delta"),
+      refusal_of_config(R"({"architectures":["GptOssForCausalLM"],"model_type":"gpt_oss"})"),
+      AllOf(HasSubstr("m/config.json: architecture GptOssForCausalLM is not supported: it is a mixture of experts"),
             HasSubstr("nearest that works: Qwen3")));
   // The class has an unknown name, and the family is recognised by its type.
   EXPECT_THAT(refusal_of_config(R"({"architectures":["OwnForCausalLM"],"model_type":"deepseek_v2"})"),

@@ -64,7 +64,12 @@ void check_can_keep(const ModelConfig& c, const FormatSpec& spec) {
         to_string(spec));
   check(!c.rotated, "--atom: the model is rotated, which leaves no columns of more energy than others");
   check(c.kept_columns == 0, "the model has columns kept in 8 bits already: give the one that it was made of");
-  check(c.experts == 0, "--atom does not know {}'s mixture of experts; leave it out", name_of(c.architecture));
+  const auto only = [&](bool known, const char* what) {
+    check(known, "--atom does not know {}'s {}; leave it out", name_of(c.architecture), what);
+  };
+  only(c.experts == 0, "mixture of experts");
+  only(delta_layers(c).empty(), "gated delta nets");
+  only(!c.blocks.attention_gate, "gate on attention's output");
   for (const Stop& stop : stops_of(c, 0)) {
     const int64_t in = shape_of(c, {0, stop.roles.front()})[1];
     check(

@@ -188,7 +188,8 @@ void quantise(Method& m, LinearId id, const LinearWeight& original, const std::v
 struct Walk {
   Runner& runner;
   std::vector<PackedBatch> batches;
-  std::vector<std::vector<float>> streams;
+  std::vector<std::vector<float>> streams, firsts;  // now, and where the block begins
+  int32_t block = -1;
 
   Walk(Runner& r, const Dataset& data)
       : runner(r), batches(pack_batches(data.sequences, r.options().max_rows, r.cache_pages())) {
@@ -201,16 +202,16 @@ struct Walk {
   }
   Hessian inputs(int layer, const Stop& stop, int64_t columns, ThreadPool& pool) {
     Hessian h(columns);
+    if (const int32_t now = tap_of(runner.program(), layer, stop.name).block; now != block)
+      firsts = streams, block = now;
     for (size_t i = 0; i < batches.size(); ++i) {
       std::vector<float> x(static_cast<size_t>(batches[i].batch.rows() * columns));
       runner.begin(batches[i].batch, Activations::f32);
-      runner.write_stream(streams[i]);
+      runner.write_stream(firsts[i]);
       read_input(runner, layer, stop.name, x);
       h.add(x, pool);
       if (!stop.adds) continue;
-      runner.begin(batches[i].batch, Activations::f32);
-      runner.write_stream(streams[i]);
-      add_output(runner, layer, stop.name, x);
+      add_output(runner, layer, stop.name, x, streams[i]);
       runner.read_stream(streams[i]);
     }
     return h;

@@ -1,0 +1,196 @@
+// These tests quantise and compress models with gated delta nets as a user does, from the command line to the
+// certificate. The models have random weights, the tokenizer of quill-1m, and layers of both kinds, with one MLP or
+// with experts and a shared one.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+
+#include "core/file.h"
+#include "core/rng.h"
+#include "eval/fidelity/logit_pass.h"
+#include "io/checkpoint.h"
+#include "io/hf_config.h"
+#include "models.h"
+
+namespace fidelio {
+namespace {
+
+using nlohmann::json;
+using testing::HasSubstr;
+
+json config_of(bool experts) {
+  json config = {{"architectures", {experts ? "Qwen3_5MoeForCausalLM" : "Qwen3_5ForCausalLM"}},
+                 {"model_type", experts ? "qwen3_5_moe_text" : "qwen3_5_text"},
+                 {"hidden_size", 64},
+                 {"intermediate_size", 96},
+                 {"num_hidden_layers", 2},
+                 {"num_attention_heads", 2},
+                 {"num_key_value_heads", 1},
+                 {"head_dim", 32},
+                 {"vocab_size", 2048},
+                 {"max_position_embeddings", 512},
+                 {"rms_norm_eps", 1e-6},
+                 {"rope_theta", 1e4},
+                 {"partial_rotary_factor", 0.25},
+                 {"tie_word_embeddings", false},
+                 {"hidden_act", "silu"},
+                 {"full_attention_interval", 2},
+                 {"linear_num_key_heads", 2},
+                 {"linear_num_value_heads", 4},
+                 {"linear_key_head_dim", 16},
+                 {"linear_value_head_dim", 24},
+                 {"linear_conv_kernel_dim", 4},
+                 {"torch_dtype", "bfloat16"}};
+  if (experts)
+    config.update({{"num_experts", 3},
+                   {"num_experts_per_tok", 2},
+                   {"moe_intermediate_size", 32},
+                   {"shared_expert_intermediate_size", 48}});
+  return config;
+}
+
+// Linears keep the size of their input. Norms are stored less one, except those of delta nets.
+void write_hybrid(const std::string& folder, bool experts) {
+  std::filesystem::create_directories(folder);
+  const std::string text = config_of(experts).dump();
+  write_file_atomically(folder + "/config.json", text);
+  copy_companions(Checkpoint::open(source_path("models/quill-1m")).texts(), folder);
+  const ModelConfig c = parse_config(text, "config.json");
+  Rng rng(11);
+  std::vector<TensorToWrite> tensors;
+  const auto add = [&](const std::string& name, const Shape& shape, double mean, double spread) {
+    OwnedTensor t = OwnedTensor::allocate(DType::bf16, shape);
+    for (bf16& x : t.as<bf16>()) x = to_bf16(static_cast<float>(mean + spread * rng.normal()));
+    tensors.push_back(to_write(name, std::move(t)));
+  };
+  std::vector<LinearId> linears = linears_of(c);
+  const std::vector<LinearId> fixed = fixed_linears_of(c);
+  linears.insert(linears.end(), fixed.begin(), fixed.end());
+  for (LinearId id : linears)
+    add(weight_name(id), shape_of(c, id), 0, 1 / std::sqrt(static_cast<double>(shape_of(c, id)[1])));
+  for (const auto& [layer, norm] : norms_of(c))
+    add(norm_name(c, layer, norm), {norm_size(c, norm)}, norm == Norm::delta ? 1 : 0, 0.2);
+  for (const std::string& router : router_names(c)) add(router, {c.experts, c.d}, 0, 0.1);
+  for (const int layer : delta_layers(c)) {
+    add(delta_name(layer, DeltaTensor::convolution), delta_shape(c, DeltaTensor::convolution), 0, 0.5);
+    add(delta_name(layer, DeltaTensor::log_rate), delta_shape(c, DeltaTensor::log_rate), 0, 0.5);
+    add(delta_name(layer, DeltaTensor::step_bias), delta_shape(c, DeltaTensor::step_bias), -3, 0.5);
+  }
+  write_sharded_safetensors(folder, tensors, 1'000'000'000, {{"format", "pt"}});
+}
+
+struct Hybrids : testing::TestWithParam<bool> {
+  Hybrids() {
+    write_hybrid(folder / "source", GetParam());
+    write_file_atomically(folder / "short.txt",
+                          read_text_file(source_path("models/data/docs-heldout.txt")).substr(0, 16000));
+  }
+  CommandResult run(const std::string& command) const {
+    CommandResult result = run_command(folder.path(), command);
+    EXPECT_EQ(result.code, 0) << command << "\n" << result.err;
+    return result;
+  }
+  TestFolder folder;
+};
+INSTANTIATE_TEST_SUITE_P(Kinds, Hybrids, testing::Bool(),
+                         [](const auto& info) { return info.param ? "Experts" : "Dense"; });
+
+// What is written has every tensor of the source that is no linear, bit for bit, and opens as the same model.
+TEST_P(Hybrids, AreQuantisedOnText) {
+  run("fidelio quantize source --method gptq --format int4g32z --calibration short.txt --calibration-tokens 2048 "
+      "--calibration-context 128 -o made --threads 2");
+  const Checkpoint source = Checkpoint::open(folder / "source"), made = Checkpoint::open(folder / "made");
+  EXPECT_EQ(made.parameters(), source.parameters());
+  for (LinearId id : linears_of(source.config()))
+    EXPECT_EQ(to_string(made.format(id)), id.layer < 0 ? "int8g64zs8" : "int4g32z") << to_string(id);
+  for (LinearId id : fixed_linears_of(source.config()))
+    EXPECT_EQ(decode(made.linear(id)), decode(source.linear(id))) << to_string(id);
+  for (const int layer : delta_layers(source.config()))
+    for (const DeltaTensor which : kDeltaTensors) EXPECT_EQ(made.delta(layer, which), source.delta(layer, which));
+  const json facts = json::parse(run("fidelio inspect made --json -").out);
+  EXPECT_EQ(facts["config"]["delta_layers"], 1);
+  // Four heads of 16 x 24 and three rows of 2 x 32 + 96 columns, in FP32.
+  EXPECT_EQ(facts["config"]["state_bytes"], 4 * (4 * 16 * 24 + 3 * (2 * 32 + 4 * 24)));
+  EXPECT_THAT(run("fidelio eval made --text short.txt --context 128 --threads 2").out, HasSubstr("perplexity"));
+}
+
+// A plan counts what is never quantised: it and the header make up the file, whose size is the one that was foreseen.
+TEST_P(Hybrids, AreCompressedAndCertified) {
+  run("fidelio compress source --bits 7 --formats int4g32z,int8g32z --calibration-tokens 2048 --search-tokens 512 "
+      "--context 128 --text short.txt -o plan --table table.json --json made.json --report page.html --threads 2");
+  const json table = json::parse(read_text_file(folder / "table.json")),
+             made = json::parse(read_text_file(folder / "made.json"));
+  std::vector<std::string> names;
+  for (const json& group : table["groups"]) names.push_back(group["name"]);
+  std::vector<std::string> want = {"embedding", "head"};
+  for (const std::string layer : {"layers.0.", "layers.1."}) {
+    const bool delta = layer == "layers.0.";
+    want.push_back(layer + (delta ? "delta_in" : "qkv")), want.push_back(layer + (delta ? "delta_out" : "o"));
+    if (GetParam())
+      want.insert(want.end(), {layer + "shared_gate_up", layer + "shared_down", layer + "experts"});
+    else
+      want.insert(want.end(), {layer + "gate_up", layer + "down"});
+  }
+  EXPECT_EQ(names, want);
+  EXPECT_LE(made["bits_per_parameter"], 7);
+  const Checkpoint source = Checkpoint::open(folder / "source");
+  int64_t fixed = 0;
+  for (const auto& [layer, norm] : norms_of(source.config())) fixed += 2 * norm_size(source.config(), norm);
+  for (LinearId id : fixed_linears_of(source.config())) fixed += 2 * shape_of(source.config(), id).elements();
+  for (const int layer : routed_layers(source.config())) fixed += layer >= 0 ? 2 * 3 * 64 : 0;
+  for (const DeltaTensor which : kDeltaTensors) fixed += 2 * delta_shape(source.config(), which).elements();
+  EXPECT_EQ(table["fixed_bytes"], fixed);
+  EXPECT_THAT(read_text_file(folder / "page.html"), HasSubstr("Sensitivity by part"));
+  EXPECT_THAT(run("fidelio certify plan --reference source --text short.txt --threads 2").out,
+              HasSubstr("The certificate holds"));
+}
+
+// A text that does not fit into a batch is fed in chunks, with its state kept between them. Its logits are those of the
+// text in one batch, bit for bit, also beside short texts.
+TEST_P(Hybrids, AreMeasuredInChunks) {
+  const Checkpoint source = Checkpoint::open(folder / "source");
+  Rng rng(5);
+  std::vector<std::vector<int32_t>> texts;
+  std::vector<ScoredSequence> sequences;
+  for (const size_t length : {20, 151, 40, 90}) {
+    texts.emplace_back(length);
+    for (int32_t& id : texts.back()) id = static_cast<int32_t>(rng.below(2048));
+  }
+  for (const auto& text : texts) sequences.push_back({text, 1});
+  const auto logits_of = [&](int64_t rows) {
+    RunnerOptions options = exact_options();
+    options.max_rows = rows;
+    const auto runner = make_cpu_runner(source, options);
+    const PassModel model{runner.get(), Activations::f32};
+    std::vector<float> all;
+    run_pass({&model, 1}, sequences, [&](std::span<const ScoredRow>, std::span<const std::span<const float>> logits) {
+      all.insert(all.end(), logits[0].begin(), logits[0].end());
+    });
+    return all;
+  };
+  const std::vector<float> whole = logits_of(512);
+  EXPECT_EQ(whole.size(), (19 + 150 + 39 + 89) * 2048);
+  EXPECT_EQ(logits_of(70), whole);
+}
+
+// What these models cannot have is refused before any work, in a sentence that says why.
+TEST_P(Hybrids, RefuseWhatIsNotForThem) {
+  const auto refused = [&](const std::string& command) {
+    const CommandResult result = run_command(folder.path(), command);
+    EXPECT_EQ(result.code, 1) << command;
+    EXPECT_FALSE(std::filesystem::exists(folder / "no")) << command;
+    return result.err;
+  };
+  EXPECT_THAT(refused("fidelio quantize source --rotate --format int4g32 -o no"), HasSubstr("cannot be rotated"));
+  EXPECT_THAT(refused("fidelio quantize source --atom --format int4g32 --calibration short.txt -o no"),
+              HasSubstr("--atom does not know"));
+  EXPECT_THAT(refused("fidelio compress source --bits 7 --tune --text short.txt -o no"),
+              HasSubstr("tuning does not know"));
+  run("fidelio quantize source --method rtn --format int4g32 -o made");
+  EXPECT_THAT(refused("fidelio tune made --reference source --calibration short.txt -o no"),
+              HasSubstr("tuning does not know"));
+}
+
+}  // namespace
+}  // namespace fidelio
