@@ -46,6 +46,7 @@ struct Families : testing::TestWithParam<std::string> {
 INSTANTIATE_TEST_SUITE_P(All, Families, testing::ValuesIn(kFamilyModels), [](const auto& info) { return info.param; });
 INSTANTIATE_TEST_SUITE_P(Experts, Families, testing::ValuesIn(kExpertModels),
                          [](const auto& info) { return info.param; });
+INSTANTIATE_TEST_SUITE_P(Delta, Families, testing::ValuesIn(kDeltaModels), [](const auto& info) { return info.param; });
 
 // Calibration runs a layer in four steps. The result is that of the layer in one piece, with the same operations and
 // hence the same bits.
@@ -56,19 +57,21 @@ TEST_P(Families, CalibrationWalksTheModelThatRuns) {
   whole->embed();
   walked->begin(batch(), Activations::f32);
   walked->embed();
-  std::vector<float> heads(ids.size() * static_cast<size_t>(c.h * c.e)), gates(ids.size() * static_cast<size_t>(c.f));
   for (int layer = 0; layer < c.L; ++layer) {
     whole->layers(layer, layer + 1);
-    read_input(*walked, layer, "o", heads);
-    add_output(*walked, layer, "o", heads);
-    if (c.experts > 0) {
-      const Routes routes = choose_experts(*walked, layer);
-      gates.resize(static_cast<size_t>(routes.count() * c.f));
-      read_expert_input(*walked, layer, routes, gates);
-      add_experts(*walked, layer, routes, gates);
-    } else {
-      read_input(*walked, layer, "down", gates);
-      add_output(*walked, layer, "down", gates);
+    for (const Stop& stop : stops_of(c, layer)) {
+      if (!stop.adds) continue;
+      const int64_t columns = shape_of(c, linears_of(c, layer, stop).front())[1];
+      if (stop.routed) {
+        const Routes routes = choose_experts(*walked, layer);
+        std::vector<float> input(static_cast<size_t>(routes.count() * columns));
+        read_expert_input(*walked, layer, routes, input);
+        add_experts(*walked, layer, routes, input);
+      } else {
+        std::vector<float> input(ids.size() * static_cast<size_t>(columns));
+        read_input(*walked, layer, stop.name, input);
+        add_output(*walked, layer, stop.name, input);
+      }
     }
     EXPECT_EQ(stream(*walked), stream(*whole)) << "layer " << layer;
   }
@@ -123,16 +126,20 @@ TEST_P(Families, ADenseCheckpointIsTheSameModel) {
   const std::vector<std::string> names = Safetensors::open(folder / "dense").names();
   for (LinearId id : linears_of(checkpoint.config()))
     EXPECT_THAT(names, testing::Contains(weight_name(id))) << to_string(id);
+  for (LinearId id : fixed_linears_of(checkpoint.config()))
+    EXPECT_THAT(names, testing::Contains(weight_name(id))) << to_string(id);
+  EXPECT_THAT(written.notes(), testing::IsEmpty());
   const auto mine = make_cpu_runner(written, exact_options()), source = runner();
   EXPECT_EQ(run_whole(*mine, ids, Activations::f32), run_whole(*source, ids, Activations::f32));
 }
 
 // KL of one linear at 2 bits is measured by the meter, which runs only the layers after it, and from whole logits. Both
-// are sums of 47 rows in double over FP32 logits of one runner, and rows of a step have the same bits in any batch.
+// are sums over rows in double over FP32 logits of one runner, and rows of a step have the same bits in any batch.
 TEST_P(Families, TheMeterMeasuresWhatLogitsSay) {
   const auto measured = runner(), plain = runner();
   ThreadPool pool(1);
-  const LinearId id{1, Role::o};
+  const auto stops = stops_of(checkpoint.config(), 1);
+  const LinearId id{1, std::ranges::find(stops, true, &Stop::adds)->roles.front()};  // o or delta_out
   LinearWeight changed = quantize_rtn(parse_format("int2g32z"), decode(checkpoint.linear(id)),
                                       checkpoint.linear(id).out, checkpoint.linear(id).in, {}, pool);
   changed.bias = checkpoint.linear(id).bias;
