@@ -29,6 +29,11 @@ inline const std::vector<std::string> kFamilyModels = {"smollm3",       "smollm3
 // These are mixtures of experts, for each way in which files store them.
 inline const std::vector<std::string> kExpertModels = {"mixtral", "olmoe", "qwen3_moe", "granitemoe"};
 
+// These have delta nets beside attention or alone, two models for each class.
+inline const std::vector<std::string> kDeltaModels = {
+    "qwen3_5",         "qwen3_5_linear", "qwen3_5_moe",        "qwen3_5_moe_plain", "qwen3_next",
+    "qwen3_next_full", "qwen3_5_image",  "qwen3_5_image_tied", "qwen3_5_moe_image", "qwen3_5_moe_image_each"};
+
 inline std::string source_path(const std::string& path) { return FIDELIO_SOURCE_DIR "/" + path; }
 inline std::string tiny_model(const std::string& name) { return source_path("tests/models/" + name); }
 
@@ -51,19 +56,24 @@ inline std::vector<std::string> isa_names() {
 
 // Returns options for FP32 activations and cache, the exact mode for oracles.
 inline RunnerOptions exact_options(const std::string& isa = "", int threads = 2) {
-  return {.threads = threads, .isa = isa, .kv = KvFormat::f32, .mode = Activations::f32};
+  return {.threads = threads, .isa = isa, .kv = KvFormat::f32, .max_logit_rows = 256, .mode = Activations::f32};
 }
 
 // Returns the logits (n, v) of every position of one sequence, fed in chunks of these sizes over these cache pages. The
-// cache is kept, so a test may continue after it. `first` is the position of ids[0].
+// cache is kept, and so is the state where the model has one, so a test may continue after it. `first` is the position
+// of ids[0].
 inline std::vector<float> run_chunks(Runner& runner, std::span<const int32_t> ids, const std::vector<int64_t>& chunks,
                                      const std::vector<int32_t>& pages, Activations mode, int64_t first = 0) {
   std::vector<float> all;
   int64_t begin = 0;
+  const bool has_state = runner.program().state.layers > 0;
+  if (has_state) runner.reserve_states(1);
   for (int64_t count : chunks) {
     Batch batch;
     batch.append(ids.subspan(static_cast<size_t>(begin), static_cast<size_t>(count)), first + begin, pages, count,
                  RowKind::output);
+    if (has_state && first + begin > 0) batch.begin_from(0);
+    if (has_state) batch.keep_state(count - 1, 0);
     const auto logits = runner.step(batch, mode);
     all.insert(all.end(), logits.begin(), logits.end());
     begin += count;

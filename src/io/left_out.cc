@@ -54,17 +54,18 @@ struct Part {
 };
 const Part kParts[] = {{{"model.visual.", "visual.", "model.vision_tower.", "vision_tower.",
                          "model.multi_modal_projector.", "multi_modal_projector."},
-                        "see images and are left out: the text model alone is read"},
-                       {{"mtp.", "model.mtp."},
-                        "predict further tokens (mtp) and are left out: the model writes the same text without them"}};
+                        "sees images"},
+                       {{"mtp.", "model.mtp."}, "predicts further tokens (mtp)"}};
 
 void note_parts(const TensorFiles& files, std::vector<std::string>& notes) {
   for (const Part& part : kParts) {
-    int64_t count = 0, bytes = 0;
+    int64_t bytes = 0;
     for (const std::string& name : files.names())
       if (std::ranges::any_of(part.begins, [&](std::string_view begin) { return name.starts_with(begin); }))
-        ++count, bytes += files.get(name).view.bytes();
-    if (count > 0) notes.push_back(fmt::format("{} tensors ({}) {}", count, bytes_text(bytes), part.what));
+        bytes += files.get(name).view.bytes();
+    if (bytes > 0)
+      notes.push_back(
+          fmt::format("the part that {} ({}) is left out: text is the same without it", part.what, bytes_text(bytes)));
   }
 }
 

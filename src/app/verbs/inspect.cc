@@ -13,6 +13,19 @@
 namespace fidelio::app {
 namespace {
 
+// Counts what stays as it is, whatever the formats: routers, and what delta nets and shared experts have besides their
+// linears. Norms and biases are not counted.
+nlohmann::json kept_as_they_are(const Checkpoint& c) {
+  const ModelConfig& m = c.config();
+  int64_t tensors = 0, bytes = 0;
+  const auto add = [&](int64_t size) { ++tensors, bytes += size; };
+  for (const LinearId id : fixed_linears_of(m)) add(stored_bytes(c.format(id), shape_of(m, id)[0], shape_of(m, id)[1]));
+  for (const std::string& router : router_names(m)) add(c.tensor(router).view.bytes());
+  for (const int layer : delta_layers(m))
+    for (const DeltaTensor which : kDeltaTensors) add(c.tensor(delta_name(layer, which)).view.bytes());
+  return {{"tensors", tensors}, {"bytes", bytes}};
+}
+
 nlohmann::json inspect(const Checkpoint& c) {
   nlohmann::json tensors = nlohmann::json::array();
   nlohmann::json codebooks = nlohmann::json::object();
@@ -50,6 +63,7 @@ nlohmann::json inspect(const Checkpoint& c) {
       {"bits_per_parameter", 8.0 * static_cast<double>(c.file_bytes()) / static_cast<double>(c.parameters())},
       {"matrix_bytes", matrix_bytes},
       {"matrix_parameters", matrix_parameters},
+      {"as_they_are", kept_as_they_are(c)},
       {"linear_bits_per_parameter", 8.0 * static_cast<double>(linear_bytes) / static_cast<double>(linear_parameters)},
       {"config",
        {{"layers", m.L},
@@ -160,6 +174,9 @@ void print_formats(const nlohmann::json& report) {
     fmt::print("{:<14} {:>8} {:>6.1f}% {:>10} {:>12.3f}\n", s.format, s.matrices,
                100 * static_cast<double>(s.parameters) / all, bytes_text(s.bytes),
                8.0 * static_cast<double>(s.bytes) / static_cast<double>(std::max<int64_t>(1, s.parameters)));
+  if (const nlohmann::json& kept = report["as_they_are"]; kept["tensors"] != 0)
+    fmt::print("{:<14} {:>8} {:>7} {:>10}\n", "as they are", kept["tensors"].get<int64_t>(), "",
+               bytes_text(kept["bytes"].get<int64_t>()));
   for (const auto& [name, bytes] : report["codebooks"].items())
     fmt::print("{:<14} {:>8} {:>7} {:>10}\n", name, "shared", "", bytes_text(bytes));
 }

@@ -106,6 +106,11 @@ class ExportTest : public testing::Test {
       tensors.push_back(to_write(norm_name(c, layer, which), random_tensor(DType::bf16, {norm_size(c, which)})));
     for (const std::string& router : router_names(c))
       tensors.push_back(to_write(router, random_tensor(DType::bf16, {c.experts, c.d})));
+    for (LinearId id : fixed_linears_of(c))
+      tensors.push_back(to_write(weight_name(id), random_tensor(DType::bf16, shape_of(c, id))));
+    for (const int layer : delta_layers(c))
+      for (const DeltaTensor which : kDeltaTensors)
+        tensors.push_back(to_write(delta_name(layer, which), random_tensor(DType::f32, delta_shape(c, which))));
     write_safetensors(root_ + "/source/model.safetensors", tensors);
     const Checkpoint source = Checkpoint::open(root_ + "/source");
     std::map<LinearId, FormatSpec> specs;

@@ -251,6 +251,7 @@ void append_fixed(const Checkpoint& source, std::vector<GgufTensor>& tensors) {
   for (const LinearId id : fixed_linears_of(c)) {
     if (id.role == Role::shared_router) {
       tensors.push_back(vector_tensor(gguf::tensor_name(id) + ".weight", decode(source.linear(id))));
+      tensors.back().sizes = {c.d, 1};
     } else if (!fused) {
       tensors.push_back(weight_tensor(source, id, false));
     } else if (id.role == Role::delta_b) {

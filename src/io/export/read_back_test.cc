@@ -31,8 +31,24 @@ class ReadBackTest : public ExportTest {
       if (!wa.bias) continue;
       EXPECT_TRUE(std::ranges::equal(wa.bias.as<const float>(), wb.bias.as<const float>())) << to_string(id);
     }
-    for (auto [layer, which] : norms_of(a.config())) EXPECT_EQ(a.norm(layer, which), b.norm(layer, which));
+    for (auto [layer, which] : norms_of(a.config())) {
+      // A norm that is stored less one is rounded when 1 is added, and again when it is subtracted.
+      const std::vector<float> of_a = a.norm(layer, which), of_b = b.norm(layer, which);
+      for (size_t i = 0; i < of_a.size(); ++i)
+        EXPECT_NEAR(of_a[i], of_b[i], a.config().blocks.norm_plus_one ? 1e-7 : 0);
+    }
+    for (LinearId id : fixed_linears_of(a.config())) EXPECT_EQ(decode(a.linear(id)), decode(b.linear(id)));
+    for (const int layer : delta_layers(a.config()))
+      for (const DeltaTensor which : kDeltaTensors) expect_same_numbers(a, b, layer, which);
     EXPECT_EQ(rope_inverse_frequencies(a.config()), rope_inverse_frequencies(b.config()));
+  }
+  // A GGUF file holds -e^x for the rate's logarithm x, which is at most 0.5 in size here: the exponential is rounded to
+  // 2^-24 of its size, and so is the logarithm.
+  static void expect_same_numbers(const Checkpoint& a, const Checkpoint& b, int layer, DeltaTensor which) {
+    const std::vector<float> of_a = a.delta(layer, which), of_b = b.delta(layer, which);
+    ASSERT_EQ(of_a.size(), of_b.size());
+    for (size_t i = 0; i < of_a.size(); ++i)
+      EXPECT_NEAR(of_a[i], of_b[i], which == DeltaTensor::log_rate ? 2e-7 : 0) << delta_name(layer, which);
   }
   static void expect_same_config(const ModelConfig& a, const ModelConfig& b) {
     EXPECT_EQ(a.architecture, b.architecture);
@@ -112,6 +128,71 @@ TEST_F(ReadBackTest, ExactGgufIsTheSameModel) {
   EXPECT_EQ(read.weights_sha256(), read.written_weights_sha256());
   EXPECT_FALSE(read.written().files.empty());
   EXPECT_EQ(changed_since_written(read).weights + changed_since_written(read).files, "");
+}
+
+// The model has a layer with a delta net and one with attention: q (128, 64) with its gate, in_proj_qkv (192, 64), out_proj
+// (64, 128), whose columns are four value heads of two key heads.
+json mixed_config(const std::string& class_name, const std::string& type) {
+  json config = llama_config();
+  config.update({{"architectures", {class_name}},
+                 {"model_type", type},
+                 {"layer_types", {"linear_attention", "full_attention"}},
+                 {"attention_bias", false},
+                 {"linear_key_head_dim", 16},
+                 {"linear_value_head_dim", 32},
+                 {"linear_num_key_heads", 2},
+                 {"linear_num_value_heads", 4},
+                 {"num_experts", 3},
+                 {"num_experts_per_tok", 2},
+                 {"moe_intermediate_size", 32},
+                 {"shared_expert_intermediate_size", 32},
+                 {"rope_scaling", nullptr}});
+  return config;
+}
+const std::map<std::string, std::string> kMixedLayers = {
+    {"layers.0.delta_qkv", "int4g32z"}, {"layers.0.delta_z", "int4g32z"}, {"layers.0.delta_out", "int4g64"},
+    {"layers.1.q", "int5g32"},          {"layers.1.k", "int5g32"},        {"layers.1.v", "int5g32"}};
+
+TEST_F(ReadBackTest, ExportsOfDeltaNetsAreTheSameWeights) {
+  const std::pair<const char*, const char*> classes[] = {{"Qwen3_5ForCausalLM", "qwen3_5_text"},
+                                                         {"Qwen3_5MoeForCausalLM", "qwen3_5_moe_text"},
+                                                         {"Qwen3NextForCausalLM", "qwen3_next"}};
+  for (const auto& [class_name, type] : classes) {
+    SCOPED_TRACE(class_name);
+    for (const char* folder : {"/ours", "/out", "/out.gguf"}) std::filesystem::remove_all(root_ + folder);
+    const Checkpoint ours = make(kMixedLayers, mixed_config(class_name, type));
+    export_gguf(ours, gguf(), true);
+    const Checkpoint read = Checkpoint::open(gguf());
+    expect_same(ours, read);
+    expect_same_config(ours.config(), read.config());
+    EXPECT_EQ(read.config().kinds, ours.config().kinds);
+    EXPECT_EQ(rotary_columns(read.config()), rotary_columns(ours.config()));
+    EXPECT_EQ(to_string(read.format({0, Role::delta_out})), "int4g32");
+    EXPECT_EQ(changed_since_written(read).weights + changed_since_written(read).files, "");
+    if (ours.config().architecture == Architecture::qwen3_next) {
+      EXPECT_THAT(refusal([&] { export_compressed_tensors(ours, out(), ServingProfile::any); }),
+                  HasSubstr("q, k, v and z of a delta net as one matrix"));
+    } else {
+      export_compressed_tensors(ours, out(), ServingProfile::any);
+      const json config = json::parse(read_text_file(out() + "/config.json"));
+      EXPECT_THAT(
+          config["quantization_config"]["ignore"],
+          testing::IsSupersetOf({"model.layers.0.linear_attn.in_proj_a", "model.layers.0.linear_attn.in_proj_b"}));
+      expect_same(ours, Checkpoint::open(out()));
+    }
+    std::filesystem::remove_all(out());
+    EXPECT_THAT(refusal([&] { export_gptq(ours, out(), ServingProfile::any); }),
+                testing::AnyOf(HasSubstr("parts of a delta net stay as they are"), HasSubstr("as one matrix")));
+  }
+}
+
+// Value heads of 16 columns do not move in blocks of 32, so a coded out_proj has no place in a GGUF file.
+TEST_F(ReadBackTest, NarrowValueHeadsAreRefusedForGguf) {
+  json config = mixed_config("Qwen3_5ForCausalLM", "qwen3_5_text");
+  config["linear_value_head_dim"] = 16;
+  const Checkpoint ours = make({{"layers.0.delta_out", "int4g64"}}, config);
+  EXPECT_THAT(refusal([&] { export_gguf(ours, gguf(), true); }),
+              HasSubstr("16 columns of a head are not blocks of 32"));
 }
 
 // The template for tools is carried along into a checkpoint, an export of a folder, a GGUF file and a checkpoint made

@@ -253,13 +253,13 @@ class Finder {
           m->dimensions, shape[0], shape[2]);
     return {file_, *m, 0, m->rows, std::move(order), {}};
   }
-  // Counts the tensors of the layers behind the model's, which predict further tokens, and their bytes.
-  std::pair<int64_t, int64_t> use_further_layers(int64_t count) {
-    int64_t tensors = 0, bytes = 0;
+  // Returns the bytes of the layers behind the model's, which predict further tokens.
+  int64_t use_further_layers(int64_t count) {
+    int64_t bytes = 0;
     for (int64_t layer = config_.L; layer < config_.L + count; ++layer)
       for (const auto& [name, m] : file_->tensors())
-        if (name.starts_with(fmt::format("blk.{}.", layer))) use(name), ++tensors, bytes += m.bytes();
-    return {tensors, bytes};
+        if (name.starts_with(fmt::format("blk.{}.", layer))) use(name), bytes += m.bytes();
+    return bytes;
   }
   void use(const std::string& name) { used_.insert(name); }
   // A tensor that was not used would change the computation.
@@ -396,15 +396,14 @@ ModelSource open_source(const std::string& path) {
   add_small_tensors(config, finder, *vectors);
   for (const char* name : {"rope_freqs.weight", "rope_factors_short.weight", "rope_factors_long.weight"})
     finder.use(name);  // The configuration already has them.
-  const auto [further, bytes] = finder.use_further_layers(further_layers(*file));
+  const int64_t further = finder.use_further_layers(further_layers(*file));
   finder.refuse_unused();
   source.tensors = vectors;
   source.notes = expanded.notes();
   if (further > 0)
     source.notes.push_back(
-        fmt::format("{} tensors ({}) predict further tokens (nextn) and are left out: the model writes the same text "
-                    "without them",
-                    further, bytes_text(bytes)));
+        fmt::format("the part that predicts further tokens (nextn) ({}) is left out: text is the same without it",
+                    bytes_text(further)));
   std::ranges::copy(unread_sampling(*file), std::back_inserter(source.notes));
   return source;
 }

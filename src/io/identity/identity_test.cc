@@ -19,14 +19,25 @@ using testing::IsEmpty;
 
 class Identity : public testing::Test {
  protected:
-  Identity() {
+  Identity() { write("models/quill-1m"); }
+  ~Identity() override { fs::remove_all(folder_); }
+
+  void write(const std::string& model) const {
     fs::remove_all(folder_);
-    const Checkpoint source = Checkpoint::open(FIDELIO_SOURCE_DIR "/models/quill-1m");
+    const Checkpoint source = Checkpoint::open(FIDELIO_SOURCE_DIR "/" + model);
     write_checkpoint(
         folder_, source, {}, [&](LinearId id) { return source.linear(id); }, nlohmann::json::object());
   }
-  ~Identity() override { fs::remove_all(folder_); }
-
+  void flip_a_bit_of(const std::string& tensor) const {
+    const std::string file = folder_ + "/model.safetensors";
+    std::string bytes = read_text_file(file);
+    const nlohmann::json header =
+        nlohmann::json::parse(bytes.substr(8, *reinterpret_cast<const uint64_t*>(bytes.data())));
+    const uint64_t data = 8 + *reinterpret_cast<const uint64_t*>(bytes.data());
+    bytes[data + header.at(tensor).at("data_offsets")[0].get<uint64_t>()] ^= 1;
+    fs::remove(file);
+    write_file_atomically(file, bytes);
+  }
   ChangedSinceWritten changed(const std::string& path) const { return changed_since_written(Checkpoint::open(path)); }
   // Replaces a text in a file by another of the same length.
   void replace(const std::string& file, const std::string& what, const std::string& with) const {
@@ -48,16 +59,18 @@ TEST_F(Identity, NothingDiffersInWhatWasWritten) {
 }
 
 TEST_F(Identity, AChangedTensorIsNamed) {
-  const std::string file = folder_ + "/model.safetensors";
-  std::string bytes = read_text_file(file);
-  const nlohmann::json header =
-      nlohmann::json::parse(bytes.substr(8, *reinterpret_cast<const uint64_t*>(bytes.data())));
-  const uint64_t data = 8 + *reinterpret_cast<const uint64_t*>(bytes.data());
-  bytes[data + header.at("model.norm.weight").at("data_offsets")[0].get<uint64_t>()] ^= 1;
-  fs::remove(file);
-  write_file_atomically(file, bytes);
+  flip_a_bit_of("model.norm.weight");
   EXPECT_EQ(changed(folder_).weights, "tensor model.norm.weight was changed");
   EXPECT_THAT(changed(folder_).files, IsEmpty());
+}
+
+// What a delta net has besides linears is part of the model.
+TEST_F(Identity, ATensorThatIsNeverQuantisedIsNamedToo) {
+  for (const std::string tensor : {"A_log", "dt_bias", "conv1d.weight", "in_proj_b.weight", "in_proj_a.weight"}) {
+    write("tests/models/qwen3_next");
+    flip_a_bit_of("model.layers.1.linear_attn." + tensor);
+    EXPECT_EQ(changed(folder_).weights, "tensor model.layers.1.linear_attn." + tensor + " was changed");
+  }
 }
 
 TEST_F(Identity, AChangedFileIsNamed) {

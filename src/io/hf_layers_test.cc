@@ -1,0 +1,219 @@
+// These tests read config.json of the families with delta nets.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "arch/model_weights.h"
+#include "core/rng.h"
+#include "io/hf_config.h"
+
+namespace fidelio {
+namespace {
+
+using Json = nlohmann::json;
+using testing::AllOf;
+using testing::HasSubstr;
+
+// The keys that Qwen3.5's own files have in their text_config.
+Json qwen35() {
+  return Json::parse(R"({"model_type":"qwen3_5_text","hidden_size":5120,"intermediate_size":17408,"num_hidden_layers":8,
+    "num_attention_heads":24,"num_key_value_heads":4,"head_dim":256,"rms_norm_eps":1e-6,"hidden_act":"silu",
+    "vocab_size":248320,"attention_bias":false,"linear_conv_kernel_dim":4,"linear_key_head_dim":128,
+    "linear_value_head_dim":128,"linear_num_key_heads":16,"linear_num_value_heads":48,"full_attention_interval":4,
+    "rope_parameters":{"rope_theta":1e7,"partial_rotary_factor":0.25,"rope_type":"default","mrope_interleaved":true,
+    "mrope_section":[11,11,10]},"attn_output_gate":true,"output_gate_type":"swish","mamba_ssm_dtype":"float32",
+    "mtp_num_hidden_layers":1,"max_position_embeddings":262144,"eos_token_id":248044,"dtype":"bfloat16"})");
+}
+
+Json qwen_next() {
+  return Json::parse(R"({"architectures":["Qwen3NextForCausalLM"],"model_type":"qwen3_next","hidden_size":2048,
+    "intermediate_size":5120,"num_hidden_layers":6,"num_attention_heads":16,"num_key_value_heads":2,"head_dim":256,
+    "vocab_size":151936,"num_experts":16,"num_experts_per_tok":10,"moe_intermediate_size":512,
+    "shared_expert_intermediate_size":256,"norm_topk_prob":true,"decoder_sparse_step":1,"mlp_only_layers":[],
+    "rope_theta":10000000,"partial_rotary_factor":0.25})");
+}
+
+ModelConfig parse(const Json& json) { return parse_config(json.dump(), "m/config.json"); }
+
+std::string refusal(Json json, const char* patch) {
+  json.merge_patch(Json::parse(patch));
+  try {
+    parse(json);
+  } catch (const Error& e) {
+    return e.what();
+  }
+  return "accepted";
+}
+
+TEST(HfLayers, Qwen35IsReadWithinAndByItself) {
+  Json text = qwen35();
+  const Json outer = {{"architectures", {"Qwen3_5ForConditionalGeneration"}},
+                      {"model_type", "qwen3_5"},
+                      {"tie_word_embeddings", true},
+                      {"text_config", text},
+                      {"vision_config", Json::object()}};
+  text["architectures"] = {"Qwen3_5ForCausalLM"};
+  for (const Json& json : {text, outer}) {
+    const ModelConfig c = parse(json);
+    EXPECT_EQ(c.architecture, Architecture::qwen3_5);
+    EXPECT_EQ(std::tie(c.L, c.d, c.f, c.h, c.hk, c.e, c.v), std::tuple(8, 5120, 17408, 24, 4, 256, 248320));
+    const DeltaNet& n = c.delta;
+    EXPECT_EQ(std::tie(n.key_heads, n.value_heads, n.key_dim, n.value_dim, n.kernel), std::tuple(16, 48, 128, 128, 4));
+    EXPECT_EQ(n.gate, Activation::silu);
+    EXPECT_EQ(delta_layers(c), (std::vector<int>{0, 1, 2, 4, 5, 6}));
+    EXPECT_EQ(rotary_columns(c), 64);
+    EXPECT_EQ(c.rope.theta, 1e7);
+    EXPECT_EQ(c.eos_ids, std::vector<int>{248044});
+    EXPECT_EQ(c.dtype, DType::bf16);
+    EXPECT_EQ(c.tie_embeddings, json.contains("text_config"));
+    EXPECT_TRUE(routed_layers(c).empty());
+  }
+  // A model that sees images without a part for text is no text model.
+  Json flat = outer;
+  flat.erase("text_config");
+  EXPECT_THAT(refusal(flat, "{}"), HasSubstr("architecture Qwen3_5ForConditionalGeneration is not supported"));
+}
+
+// transformers turns a quarter of each head where no key says otherwise, and has 32 value heads.
+TEST(HfLayers, MissingKeysAreTransformersDefaults) {
+  Json json = qwen35();
+  for (const char* key : {"linear_conv_kernel_dim", "linear_key_head_dim", "linear_value_head_dim",
+                          "linear_num_key_heads", "linear_num_value_heads", "full_attention_interval", "head_dim",
+                          "rope_parameters", "output_gate_type", "num_key_value_heads"})
+    json.erase(key);
+  const ModelConfig c = parse(json);
+  const DeltaNet& n = c.delta;
+  EXPECT_EQ(std::tie(n.key_heads, n.value_heads, n.key_dim, n.value_dim, n.kernel), std::tuple(16, 32, 128, 128, 4));
+  EXPECT_EQ(std::tie(c.hk, c.e), std::tuple(4, 256));
+  EXPECT_EQ(rotary_columns(c), 64);
+  EXPECT_EQ(delta_layers(c).size(), 6u);
+  json["full_attention_interval"] = 3;
+  EXPECT_EQ(delta_layers(parse(json)), (std::vector<int>{0, 1, 3, 4, 6, 7}));
+  json["layer_types"] = Json::array();
+  for (int i = 0; i < 8; ++i) json["layer_types"].push_back(i == 5 ? "linear_attention" : "full_attention");
+  EXPECT_EQ(delta_layers(parse(json)), std::vector<int>{5});  // The list decides.
+  json["output_gate_type"] = "sigmoid";
+  EXPECT_EQ(parse(json).delta.gate, Activation::sigmoid);
+}
+
+TEST(HfLayers, ExpertsAreWhereQwenNextHasThem) {
+  const ModelConfig all = parse(qwen_next());
+  EXPECT_EQ(std::tie(all.experts, all.experts_per_row, all.f, all.shared_f), std::tuple(16, 10, 512, 256));
+  EXPECT_EQ(routed_layers(all).size(), 6u);
+  Json json = qwen_next();
+  json["decoder_sparse_step"] = 2;
+  json["mlp_only_layers"] = {3};
+  const ModelConfig some = parse(json);
+  EXPECT_EQ(routed_layers(some), (std::vector<int>{1, 5}));
+  EXPECT_EQ(shape_of(some, {0, Role::up}), (Shape{5120, 2048}));
+  EXPECT_EQ(shape_of(some, {1, Role::up, 0}), (Shape{512, 2048}));
+  for (const char* none : {R"({"num_experts":0})", R"({"decoder_sparse_step":7})"}) {
+    Json dense = qwen_next();
+    dense.merge_patch(Json::parse(none));
+    const ModelConfig c = parse(dense);
+    EXPECT_EQ(std::tie(c.experts, c.f, c.shared_f, c.dense_f), std::tuple(0, 5120, 0, 0));
+    EXPECT_TRUE(routed_layers(c).empty());
+  }
+}
+
+// The rows of a key head stand together: q, k, its value heads of v and of z, and in the other matrix of b and of a.
+TEST(HfLayers, FusedRowsOfQwenNextAreRuns) {
+  Json json = qwen_next();
+  json.update({{"linear_key_head_dim", 3},
+               {"linear_value_head_dim", 5},
+               {"linear_num_key_heads", 2},
+               {"linear_num_value_heads", 4}});
+  const ModelConfig c = parse(json);
+  const auto rows_of = [&](Role role) {
+    std::vector<int64_t> rows;
+    const FusedName name = fused_name(c, {0, role});
+    for (const RowRun& run : name.runs)
+      for (int64_t i = 0; i < run.rows; ++i) rows.push_back(run.first_row + i);
+    EXPECT_EQ(std::ssize(rows), shape_of(c, {0, role})[0]);
+    return rows;
+  };
+  const std::vector<int64_t> qkv = rows_of(Role::delta_qkv), z = rows_of(Role::delta_z);
+  EXPECT_EQ(std::vector(qkv.begin(), qkv.begin() + 12),
+            (std::vector<int64_t>{0, 1, 2, 26, 27, 28, 3, 4, 5, 29, 30, 31}));
+  EXPECT_EQ(qkv[12], 6);        // v of the first key head's two value heads
+  EXPECT_EQ(qkv[12 + 10], 32);  // and of the second's
+  EXPECT_EQ(z.front(), 16);
+  EXPECT_EQ(z[10], 42);
+  EXPECT_EQ(fused_name(c, {0, Role::delta_z}).rows, 52);
+  EXPECT_EQ(rows_of(Role::delta_b), (std::vector<int64_t>{0, 1, 4, 5}));
+  EXPECT_EQ(rows_of(Role::delta_a), (std::vector<int64_t>{2, 3, 6, 7}));
+}
+
+TEST(HfLayers, NonsenseIsRefusedByKey) {
+  const std::pair<const char*, const char*> cases[] = {
+      {R"({"linear_conv_kernel_dim":0})", "\"linear_conv_kernel_dim\": expected an integer from 1 to 16, got 0"},
+      {R"({"linear_conv_kernel_dim":17})", "\"linear_conv_kernel_dim\": expected an integer from 1 to 16"},
+      {R"({"linear_key_head_dim":2147483647})", "\"linear_key_head_dim\": expected an integer from 1 to 1024"},
+      {R"({"linear_value_head_dim":-1})", "linear_value_head_dim"},
+      {R"({"linear_num_key_heads":0})", "linear_num_key_heads"},
+      {R"({"linear_num_value_heads":100000})", "linear_num_value_heads"},
+      {R"({"linear_num_value_heads":40})",
+       "\"linear_num_value_heads\": expected a multiple of linear_num_key_heads = 16, got 40"},
+      {R"({"attn_output_gate":false})", "\"attn_output_gate\": expected true"},
+      {R"({"output_gate_type":"tanh"})", "\"output_gate_type\": expected swish, silu or sigmoid, got \"tanh\""},
+      {R"({"full_attention_interval":0})", "full_attention_interval"},
+      {R"({"layer_types":["full_attention"]})", "\"layer_types\": expected a list of 8 strings"},
+      {R"({"layer_types":["a","a","a","a","a","a","a","a"]})", "full_attention or linear_attention only"},
+      {R"({"rope_parameters":{"partial_rotary_factor":0.001}})", "an even number of the 256 columns of a head"},
+      {R"({"hidden_act":"gelu"})", "\"hidden_act\": expected silu"}};
+  EXPECT_EQ(refusal(qwen35(), "{}"), "accepted");
+  for (const auto& [patch, reason] : cases)
+    EXPECT_THAT(refusal(qwen35(), patch), AllOf(HasSubstr(reason), HasSubstr("m/config.json"))) << patch;
+  const std::pair<const char*, const char*> of_experts[] = {
+      {R"({"decoder_sparse_step":0})", "\"decoder_sparse_step\": expected an integer from 1"},
+      {R"({"mlp_only_layers":[6]})", "\"mlp_only_layers\": expected a list of layers from 0 to 5"},
+      {R"({"mlp_only_layers":"1"})", "mlp_only_layers"},
+      {R"({"num_experts":-1})", "num_experts"},
+      {R"({"num_experts_per_tok":17})", "\"num_experts_per_tok\": expected an integer from 1 to 16"},
+      {R"({"shared_expert_intermediate_size":-1})", "shared_expert_intermediate_size"}};
+  EXPECT_EQ(refusal(qwen_next(), "{}"), "accepted");
+  for (const auto& [patch, reason] : of_experts) EXPECT_THAT(refusal(qwen_next(), patch), HasSubstr(reason)) << patch;
+  // In Qwen3.5 every layer has experts, and their shares sum to 1 whatever a file says.
+  Json mixture = qwen_next();
+  mixture.merge_patch(Json::parse(R"({"architectures":["Qwen3_5MoeForCausalLM"],"model_type":"qwen3_5_moe_text"})"));
+  EXPECT_EQ(refusal(mixture, "{}"), "accepted");
+  for (const char* patch :
+       {R"({"norm_topk_prob":false})", R"({"mlp_only_layers":[1]})", R"({"decoder_sparse_step":2})"})
+    EXPECT_THAT(refusal(mixture, patch), HasSubstr("here)")) << patch;
+}
+
+// A config with random edits is refused, or describes tensors whose sizes are whole numbers above 0.
+TEST(HfLayers, MutatedConfigsAreRefusedOrSane) {
+  const std::string pieces[] = {"-", "0", "null", "1e9", "[]", "{}", "\"", ",", "false", "4294967297", "9", "linear"};
+  int refused = 0, accepted = 0;
+  for (uint64_t round = 0; round < 4000; ++round) {
+    Rng rng(6, round);
+    std::string text = (round % 2 == 0 ? qwen35() : qwen_next()).dump();
+    for (uint64_t edits = 1 + rng.below(2); edits > 0; --edits) {
+      const size_t at = rng.below(text.size());
+      const std::string& piece = pieces[rng.below(std::size(pieces))];
+      if (rng.below(3) == 0)
+        text[at] = static_cast<char>(rng.below(256));
+      else
+        text.replace(at, rng.below(2) * piece.size(), piece);
+    }
+    try {
+      const ModelConfig c = parse_config(text, "f");
+      for (const auto& ids : {linears_of(c), fixed_linears_of(c)})
+        for (const LinearId id : ids)
+          ASSERT_TRUE(shape_of(c, id)[0] > 0 && shape_of(c, id)[1] > 0) << to_string(id) << " of " << text;
+      ASSERT_EQ(c.delta.value_heads % c.delta.key_heads, 0) << text;
+      ASSERT_TRUE(c.delta.kernel >= 1 && c.delta.kernel <= 16) << text;
+      ASSERT_TRUE(rotary_columns(c) >= 2 && rotary_columns(c) <= c.e && rotary_columns(c) % 2 == 0) << text;
+      ++accepted;
+    } catch (const Error&) {
+      ++refused;
+    }
+  }
+  EXPECT_GT(refused, 500);
+  EXPECT_GT(accepted, 100);
+}
+
+}  // namespace
+}  // namespace fidelio

@@ -1,0 +1,108 @@
+// These tests read GGUF files of models with delta nets, as llama.cpp's own converter makes them from the tiny models
+// (tools/make_gguf_goldens.py), and write such files. A file is the same model as the folder, and our export holds the
+// same tensors as the converter's file.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+
+#include "io/export/export.h"
+#include "io/gguf/file.h"
+#include "models.h"
+
+namespace fidelio {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+class GgufDelta : public testing::TestWithParam<std::string> {
+ protected:
+  std::string golden() const { return source_path("tests/golden/gguf/" + GetParam() + ".gguf"); }
+};
+INSTANTIATE_TEST_SUITE_P(All, GgufDelta, testing::Values("qwen3_5", "qwen3_5_moe_image", "qwen3_next"),
+                         [](const auto& info) { return info.param; });
+
+// The weights are those of the folder bit for bit, in our order of heads. The file holds -e^x for the logarithm x of the
+// decay's rate: e^x is rounded to 2^-24 of its size and its logarithm, which is below 5 in size, to 2^-22, so x moves by
+// less than 2^-21. Logits have the tolerance of golden_test.cc.
+TEST_P(GgufDelta, IsTheModelOfTheFolder) {
+  const Checkpoint ours = Checkpoint::open(tiny_model(GetParam())), read = Checkpoint::open(golden());
+  ASSERT_EQ(linears_of(read.config()), linears_of(ours.config()));
+  EXPECT_EQ(read.config().kinds, ours.config().kinds);
+  EXPECT_EQ(rotary_columns(read.config()), rotary_columns(ours.config()));
+  for (LinearId id : linears_of(ours.config()))
+    EXPECT_EQ(decode(read.linear(id)), decode(ours.linear(id))) << to_string(id);
+  for (LinearId id : fixed_linears_of(ours.config()))
+    EXPECT_EQ(decode(read.linear(id)), decode(ours.linear(id))) << to_string(id);
+  for (const int layer : delta_layers(ours.config()))
+    for (const DeltaTensor which : kDeltaTensors) {
+      const std::vector<float> a = read.delta(layer, which), b = ours.delta(layer, which);
+      ASSERT_EQ(a.size(), b.size());
+      for (size_t i = 0; i < a.size(); ++i)
+        EXPECT_NEAR(a[i], b[i], which == DeltaTensor::log_rate ? 0x1p-21 : 0) << delta_name(layer, which);
+    }
+  if (GetParam() == "qwen3_5") {
+    EXPECT_THAT(read.notes(), ElementsAre(HasSubstr("the part that predicts further tokens (nextn)")));
+  } else {
+    EXPECT_THAT(read.notes(), IsEmpty());
+  }
+  const std::vector<float> expected = golden_logits(GetParam());
+  const auto runner = make_cpu_runner(read, exact_options());
+  const std::vector<float> logits =
+      run_whole(*runner, golden_json(GetParam())["ids"].get<std::vector<int32_t>>(), Activations::f32);
+  ASSERT_EQ(logits.size(), expected.size());
+  const auto v = static_cast<size_t>(read.config().v);
+  for (size_t row = 0; row < logits.size() / v; ++row)
+    EXPECT_LE(relative_distance(std::span(logits).subspan(row * v, v), std::span(expected).subspan(row * v, v)), 1e-5);
+}
+
+std::vector<float> values_of(const gguf::StoredMatrix& m) {
+  std::vector<float> values(static_cast<size_t>(m.rows * m.columns));
+  for (int64_t r = 0; r < m.rows; ++r)
+    decode_row(*m.type, m.row(r),
+               std::span(values).subspan(static_cast<size_t>(r * m.columns), static_cast<size_t>(m.columns)));
+  return values;
+}
+
+// torch's exponential and ours may differ in their last bits.
+TEST_P(GgufDelta, ExportsHoldWhatTheConverterWrites) {
+  const TestFolder folder;
+  copy_model(tiny_model(GetParam()), folder / "model");
+  const nlohmann::json tokenizer = {
+      {"version", "1.0"},
+      {"added_tokens", nlohmann::json::array()},
+      {"pre_tokenizer", {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"use_regex", true}}},
+      {"decoder", {{"type", "ByteLevel"}}},
+      {"model", {{"type", "BPE"}, {"vocab", {{"a", 0}, {"b", 1}, {"ab", 2}}}, {"merges", {nlohmann::json{"a", "b"}}}}}};
+  std::ofstream(folder / "model/tokenizer.json") << tokenizer.dump();
+  const Checkpoint model = Checkpoint::open(folder / "model");
+  export_gguf(model, folder / "out.gguf", true);
+  const auto converted = gguf::File::open(golden()), ours = gguf::File::open(folder / "out.gguf");
+  size_t compared = 0;
+  for (const auto& [name, theirs] : converted->tensors()) {
+    if (name.starts_with(fmt::format("blk.{}.", model.config().L))) continue;  // These predict further tokens.
+    SCOPED_TRACE(name);
+    ASSERT_TRUE(ours->tensors().contains(name));
+    const gguf::StoredMatrix& mine = ours->tensors().find(name)->second;
+    EXPECT_EQ(mine.dimensions, theirs.dimensions);
+    EXPECT_EQ(std::tie(mine.rows, mine.columns, mine.rows_each),
+              std::tie(theirs.rows, theirs.columns, theirs.rows_each));
+    const std::vector<float> a = values_of(mine), b = values_of(theirs);
+    ASSERT_EQ(a.size(), b.size());
+    for (size_t i = 0; i < a.size(); ++i)
+      EXPECT_NEAR(a[i], b[i], name.ends_with("ssm_a") ? 0x1p-22 * std::abs(b[i]) : 0);
+    ++compared;
+  }
+  EXPECT_EQ(compared, ours->tensors().size());
+  for (const std::string& key : converted->keys_under(std::string(*converted->text("general.architecture")) + "."))
+    EXPECT_TRUE(ours->has(key) || key.ends_with("full_attention_interval") || key.ends_with("nextn_predict_layers"))
+        << key;
+  const Checkpoint again = Checkpoint::open(folder / "out.gguf");
+  EXPECT_EQ(again.config().kinds, model.config().kinds);
+  EXPECT_EQ(again.parameters(), model.parameters());
+}
+
+}  // namespace
+}  // namespace fidelio
