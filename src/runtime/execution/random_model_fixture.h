@@ -170,7 +170,7 @@ inline LinearWeight random_linear(Draw& draw, const std::string& format, int64_t
   return w;
 }
 
-// What a delta net has besides its linears, as in files.
+// A delta net has these besides its linears, as files have them.
 struct RandomDelta {
   std::vector<float> convolution, log_rate, step_bias;
 };
