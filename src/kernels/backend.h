@@ -50,6 +50,8 @@ concept Backend = requires(B b, const LinearWeight& weight, const typename B::Li
   // pack(weight, high_bits) brings a weight into the layout of its kernels. Readings may ask for so many high bits of
   // its codes (Reading::high_bits).
   { b.pack(weight, 0) } -> std::same_as<typename B::Linear>;
+  // pack_convolution(weight, channels) does so with the weight (channels, kernel) of a convolution.
+  { b.pack_convolution(host, int64_t{1}) } -> std::same_as<typename B::Matrix>;
   // allocate_cache(attention, pages, format) makes a cache for keys and values.
   { b.allocate_cache(attention, int64_t{1}, KvFormat::f16) } -> std::same_as<typename B::KvCache>;
   // allocate_states(shape, slots) makes slots for the states of sequences.
@@ -103,7 +105,7 @@ concept Backend = requires(B b, const LinearWeight& weight, const typename B::Li
 
   // --- a gated delta net (op::Convolve, op::DeltaRule and op::GatedNorm in step/program.h). Both of the first two read
   // and keep their part of the layer's states as the batch says.
-  // convolve(x, weight, y, states, layer): y = silu(x convolved with the weight (channels, kernel)).
+  // convolve(x, weight, y, states, layer): y = silu(x convolved with the packed weight).
   b.convolve(input, input, matrix, states, 0);
   // delta_rule(x, b, a, decay, y, states, layer): decay (2, heads) is -e^log_rate and the step's bias.
   b.delta_rule(input, input, input, input, matrix, states, 0);

@@ -75,6 +75,8 @@ void Cpu::State::reserve(int64_t rows, int64_t columns, int64_t positions_below)
   positions.reserve(n);
   logit_rows.reserve(n);
   tiles.reserve(n);
+  segments.reserve(n);
+  kept.reserve(n);
   pages.reserve(n + static_cast<size_t>(context / kPageTokens));
   if (shape.heads > 0) reserve_heads(shape);
 }

@@ -76,6 +76,7 @@ class Cpu {
   // Readings will ask for this many high bits, so codes are laid out to be cut there. With 0 they can be cut where
   // planes end.
   Linear pack(const LinearWeight& weight, int high_bits = 0);
+  Matrix pack_convolution(std::span<const float> weight, int64_t channels);  // (kernel, channels)
   KvCache allocate_cache(const AttentionShape& shape, int64_t pages, KvFormat format);
   States allocate_states(const StateShape& shape, int64_t slots);
   // Makes scratch for batches of up to `rows` rows, inputs of up to `columns` columns, and positions below `context`.

@@ -2,7 +2,6 @@
 #include <algorithm>
 #include <cassert>
 #include <cmath>
-#include <concepts>
 #include <limits>
 
 #include "kernels/cpu/cpu_state.h"
@@ -10,25 +9,6 @@
 
 namespace fidelio {
 namespace {
-
-// Returns the rows handed to a thread at once: enough to pay for handing them out, and one piece if the work is
-// small.
-int64_t rows_per_job(int64_t rows, int64_t columns, int threads) {
-  const int64_t enough = std::max<int64_t>(1, 16384 / std::max<int64_t>(1, columns));
-  return std::max(enough, (rows + threads * 4 - 1) / (threads * 4));
-}
-
-template <typename F>
-void for_rows(ThreadPool& pool, int64_t rows, int64_t columns, F&& f) {
-  const int64_t step = rows_per_job(rows, columns, pool.threads());
-  pool.run((rows + step - 1) / step, [&](int64_t job, int thread) {
-    for (int64_t row = job * step; row < std::min((job + 1) * step, rows); ++row)
-      if constexpr (std::invocable<F, int64_t, int>)
-        f(row, thread);
-      else
-        f(row);
-  });
-}
 
 constexpr int64_t kTileRows = 256;  // the most query rows (positions x heads of a kv head) of an attention tile
 // attend_split has at most this many partial results, one for each (query row, head, chunk).
@@ -177,7 +157,7 @@ void Cpu::add_normed(const Matrix& y, const Matrix& weight, float eps, Matrix& x
 
 Cpu::Acts Cpu::gated(const Matrix& gate, const Matrix& up, Gate how, int64_t rows) {
   State& s = *state_;
-  const auto function = how == Gate::silu ? s.kernels.swiglu : s.kernels.geglu;
+  const auto function = s.gate_function(how);
   const Acts out = s.publish(rows, gate.columns);
   float* y = s.acts.as<float>();
   for_rows(s.pool, out.rows, out.columns,

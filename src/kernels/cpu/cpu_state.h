@@ -1,5 +1,7 @@
 // This file defines what a Cpu holds between calls. Only cpu*.cc includes it.
 #pragma once
+#include <algorithm>
+#include <concepts>
 #include <vector>
 
 #include "kernels/cpu/choice/choose.h"
@@ -9,6 +11,26 @@
 namespace fidelio {
 
 static_assert(kPageTokens == cpu::kTokens && static_cast<int>(KvFormat::i4x2) == static_cast<int>(cpu::KvKind::i4x2));
+
+// Returns the rows handed to a thread at once: enough to pay for handing them out, and one piece if the work is
+// small.
+inline int64_t rows_per_job(int64_t rows, int64_t columns, int threads) {
+  const int64_t enough = std::max<int64_t>(1, 16384 / std::max<int64_t>(1, columns));
+  return std::max(enough, (rows + threads * 4 - 1) / (threads * 4));
+}
+
+// Calls f(row) or f(row, thread) for all rows on the threads of a pool.
+template <typename F>
+void for_rows(ThreadPool& pool, int64_t rows, int64_t columns, F&& f) {
+  const int64_t step = rows_per_job(rows, columns, pool.threads());
+  pool.run((rows + step - 1) / step, [&](int64_t job, int thread) {
+    for (int64_t row = job * step; row < std::min((job + 1) * step, rows); ++row)
+      if constexpr (std::invocable<F, int64_t, int>)
+        f(row, thread);
+      else
+        f(row);
+  });
+}
 
 struct Cpu::State {
   // A Tile is consecutive rows of one sequence inside one page, the unit of work of rope_append and attend. No two
@@ -42,8 +64,11 @@ struct Cpu::State {
   cpu::AttendArgs attend_args(const Matrix& q, const KvCache& cache, int layer, const Tile& tile, int64_t head);
   bool attend_split(const Matrix& q, const KvCache& cache, int layer);
 
-  template <typename Step, typename Keep>
-  void walk(const Segment& segment, const Step& step, const Keep& keep) const;
+  auto gate_function(Gate gate) const {
+    return gate == Gate::silu ? kernels.swiglu : gate == Gate::sigmoid ? kernels.sigmoid_gated : kernels.geglu;
+  }
+  // The rows of a segment whose states are kept.
+  std::span<const KeptState> kept_of(const Segment& segment) const;
 
   ThreadPool pool;
   Arena weights;
@@ -68,10 +93,11 @@ struct Cpu::State {
   std::vector<Tile> tiles;
   std::vector<Segment> segments;
   std::vector<KeptState> kept;
-  std::vector<float> delta_scratch;  // for each thread a head's matrix, query and key
-  Buffer cosine, sine;               // (rows, pairs) for each rotation
-  std::vector<float> query_factor;   // one for each row
-  Buffer attend_scratch;             // one part for each thread
+  Buffer delta_scratch;  // one part for each thread
+  int64_t delta_scratch_floats = 0;
+  Buffer cosine, sine;              // (rows, pairs) for each rotation
+  std::vector<float> query_factor;  // one for each row
+  Buffer attend_scratch;            // one part for each thread
   int64_t attend_scratch_floats = 0, tile_positions = 0;
   Buffer partial;                      // the partial results of attend_split
   std::vector<cpu::Chooser> choosers;  // one for each thread

@@ -6,6 +6,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "kernels/cpu/delta/delta_args.h"
+
 namespace fidelio::cpu {
 
 // --- dense linears -------------------------------------------------------------------------------------------------
@@ -101,6 +103,8 @@ struct KernelSet {
   void (*norm)(const float* x, const float* weight, float eps, float* y, int64_t n);  // y may be x
   void (*swiglu)(const float* gate, const float* up, float* y, int64_t n);            // silu(gate) up
   void (*geglu)(const float* gate, const float* up, float* y, int64_t n);             // gelu(gate) up, by tanh
+  void (*sigmoid_gated)(const float* gate, const float* up, float* y, int64_t n);     // sigmoid(gate) up
+  void (*add_gated)(float gate, const float* y, float* x, int64_t n);                 // x += sigmoid(gate) y
   void (*turn)(const TurnArgs& how, float* row, float* scratch);                      // in place; scratch holds a block
   // Rotates pairs (i, i + columns / 2).
   void (*rotate)(float* x, const float* cosine, const float* sine, int64_t columns);
@@ -109,6 +113,9 @@ struct KernelSet {
   void (*attend)(const AttendArgs& a);
   // Merges partial results of chunks [first, last) into a.out.
   void (*merge)(const AttendArgs& a, const float* partial);
+  void (*convolve)(const ConvolveArgs& a);
+  void (*delta_rows)(const DeltaArgs& a);   // row by row
+  void (*delta_chunk)(const DeltaArgs& a);  // kDeltaRows rows together
 };
 
 extern const KernelSet kPortable;

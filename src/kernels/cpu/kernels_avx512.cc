@@ -1,5 +1,6 @@
 // This file is compiled for AVX-512 and exports the set of the kernels in the bodies that it includes.
 #include "kernels/cpu/attention/attention_body.h"
+#include "kernels/cpu/delta/delta_chunk_body.h"
 #include "kernels/cpu/linear/dense_body.h"
 #include "kernels/cpu/ops_body.h"
 
@@ -15,11 +16,16 @@ const KernelSet kAvx512 = {
     .norm = norm,
     .swiglu = swiglu,
     .geglu = geglu,
+    .sigmoid_gated = sigmoid_gated,
+    .add_gated = add_gated,
     .turn = turn,
     .rotate = rotate,
     .append = append,
     .attend = attend,
     .merge = merge,
+    .convolve = convolve,
+    .delta_rows = delta_rows,
+    .delta_chunk = delta_chunk,
 };
 
 }  // namespace fidelio::cpu

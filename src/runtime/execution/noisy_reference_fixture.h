@@ -31,9 +31,9 @@ inline double largest_difference(std::span<const double> a, std::span<const doub
 class NoisyExecutor {
  public:
   // `product_rounding`: by how many u a product of the backend rounds a sum.
-  NoisyExecutor(const Program& program, const ref::Weights& weights, int64_t pages, double product_rounding,
-                uint64_t seed)
-      : program_(program), product_rounding_(product_rounding), runs_(program, weights, pages), rng_(seed) {}
+  NoisyExecutor(const Program& program, const ref::Weights& weights, int64_t pages, int64_t slots,
+                double product_rounding, uint64_t seed)
+      : program_(program), product_rounding_(product_rounding), runs_(program, weights, pages, slots), rng_(seed) {}
 
   void begin(const Batch& batch) {
     runs_.begin(batch);
@@ -102,17 +102,16 @@ class NoisyExecutor {
     run_exactly();
     disturb(o.to, kFunctionTerms + static_cast<double>(*std::ranges::max_element(positions_)));
   }
-  void run(const op::SplitGate&) { run_exactly(); }
   void run(const op::GateHeads& o) { run_exactly(), disturb(o.to, kFunctionTerms); }
-  void run(const op::Convolve& o) {
-    run_exactly();
-    disturb(o.to, kFunctionTerms + program_.state.rows + 1);
-  }
-  // A state is changed by every row before, each time with sums over the columns of a key.
+  void run(const op::SplitGate&) { run_exactly(); }
+  void run(const op::Convolve& o) { run_exactly(), disturb(o.to, kFunctionTerms + program_.state.rows + 1); }
+  // A state is rounded at each row, in the sums over a column of it too. Its errors are those of the rows that are
+  // written to it, and last.
   void run(const op::DeltaRule& o) {
+    const double terms = kFunctionTerms + program_.state.key_dim;
+    disturb(o.from, terms), disturb(o.b, kFunctionTerms), disturb(o.a, kFunctionTerms);
     run_exactly();
-    disturb(o.to,
-            kFunctionTerms + program_.state.key_dim * static_cast<double>(1 + *std::ranges::max_element(positions_)));
+    disturb(o.to, terms + static_cast<double>(*std::ranges::max_element(positions_)));
   }
   void run(const op::GatedNorm& o) { run_exactly(), disturb(o.to, 2 * kFunctionTerms); }
   void run(const op::AddShared& o) { run_adding(o.to, kFunctionTerms); }
@@ -151,17 +150,19 @@ class NoisyExecutor {
 // Holds the logits of a step, row by row, and how far noise moved them.
 struct ReferenceRow {
   std::vector<double> logits;
-  double noise = 0;        // the largest deviation of a logit in any of the runs with noise
-  bool is_decided = true;  // no noise is near to changing the experts of this row, nor those of one that it attends to
+  double noise = 0;  // the largest deviation of a logit in any of the runs with noise
+  bool is_decided =
+      true;  // no noise is near to changing the experts of this row, nor those of one before it in its sequence
 };
 
 class NoisyReference {
  public:
   // `margin`: an executor may deviate by so many times what the noise does.
-  NoisyReference(const Program& program, const ref::Weights& weights, int64_t pages, double product_rounding,
-                 double margin)
-      : program_(program), margin_(margin), exact_(program, weights, pages) {
-    for (uint64_t run = 0; run < kNoisyRuns; ++run) noisy_.emplace_back(program, weights, pages, product_rounding, run);
+  NoisyReference(const Program& program, const ref::Weights& weights, int64_t pages, int64_t slots,
+                 double product_rounding, double margin)
+      : program_(program), margin_(margin), exact_(program, weights, pages, slots) {
+    for (uint64_t run = 0; run < kNoisyRuns; ++run)
+      noisy_.emplace_back(program, weights, pages, slots, product_rounding, run);
   }
 
   std::vector<ReferenceRow> step(const Batch& batch, bool reads_draft_head) {
@@ -213,7 +214,7 @@ class NoisyReference {
       if (gap <= 2 * margin_ * noise) undecided_[row] = true;
     }
   }
-  // The rows of a sequence behind an undecided one attend to it.
+  // The rows of a sequence behind an undecided one attend to it, or to the state that it changed.
   void follow_undecided(const Batch& batch) {
     for (const Segment& s : batch.segments) {
       const int32_t sequence = batch.pages_of(s)[0];

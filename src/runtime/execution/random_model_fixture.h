@@ -17,6 +17,7 @@ namespace fidelio {
 struct ShapeLimits {
   int head_multiple = 2;                    // of the columns of a head
   bool turns_parts_of_normed_heads = true;  // it rotates a part of a head's columns where heads are normed
+  bool delta_nets = true;                   // it runs gated delta nets, gates on attention and shared experts
 };
 
 class Draw {
@@ -68,8 +69,37 @@ inline void draw_layers(Draw& draw, ModelConfig& c) {
     c.kinds.push_back({draw.of({0, 1, 2, 5, 31, 32, 40}), draw.of({RopeUse::global, RopeUse::local, RopeUse::none})});
 }
 
-// Everything that build_program() knows is drawn. Its mixtures of experts have a norm before them and none behind them,
-// and their inputs are not reordered.
+// Gives some or all layers a delta net.
+inline void draw_delta_nets(Draw& draw, ModelConfig& c) {
+  std::vector<LayerKind> kinds;
+  for (int layer = 0; layer < c.L; ++layer) kinds.push_back(kind_of(c, layer));
+  const int first = draw.between(0, c.L - 1);
+  for (int layer = 0; layer < c.L; ++layer)
+    if (layer == first || draw.one_in(2)) kinds[static_cast<size_t>(layer)].mixer = Mixer::delta_net;
+  c.kinds = kinds;
+  c.delta.key_heads = draw.between(1, 2), c.delta.value_heads = c.delta.key_heads * draw.between(1, 3);
+  c.delta.key_dim = draw.of({2, 5, 8, 16, 24}), c.delta.value_dim = draw.of({3, 8, 16, 20, 35});
+  c.delta.kernel = draw.of({1, 2, 4, 4, 7});
+  c.delta.gate = draw.of({Activation::silu, Activation::sigmoid});
+  c.rotated = false, c.kept_columns = 0;
+  c.blocks.norm_before = true, c.blocks.norm_after = false;
+}
+
+// Gives a model with experts a shared one, and layers without experts.
+inline void draw_other_mlps(Draw& draw, ModelConfig& c) {
+  if (draw.one_in(2)) c.shared_f = draw.of({8, 24, 33});
+  if (draw.one_in(2)) return;
+  c.dense_f = draw.of({24, 40});
+  std::vector<LayerKind> kinds;
+  for (int layer = 0; layer < c.L; ++layer) {
+    kinds.push_back(kind_of(c, layer));
+    kinds.back().dense = draw.one_in(2);
+  }
+  c.kinds = kinds;
+}
+
+// Everything that build_program() knows is drawn. Its mixtures of experts and its delta nets have a norm before them and
+// none behind them, and their inputs are not reordered.
 inline ModelConfig random_config(Draw& draw, const ShapeLimits& limits) {
   ModelConfig c;
   c.L = draw.between(1, 3), c.d = draw.of({16, 24, 37, 40, 64}), c.f = draw.of({24, 33, 56, 72, 96});
@@ -99,8 +129,13 @@ inline ModelConfig random_config(Draw& draw, const ShapeLimits& limits) {
     c.rotated = false;
     c.renormalised = draw.one_in(2);
     c.blocks.norm_before = true, c.blocks.norm_after = false;
+    if (limits.delta_nets) draw_other_mlps(draw, c);
   } else if (draw.one_in(5)) {
     c.kept_columns = draw.between(1, std::min({16, c.d, c.f, c.h * c.e}));
+  }
+  if (limits.delta_nets) {
+    c.blocks.attention_gate = draw.one_in(3);
+    if (draw.one_in(3)) draw_delta_nets(draw, c);
   }
   return c;
 }
@@ -135,12 +170,30 @@ inline LinearWeight random_linear(Draw& draw, const std::string& format, int64_t
   return w;
 }
 
+// A delta net has these besides its linears, as files have them.
+struct RandomDelta {
+  std::vector<float> convolution, log_rate, step_bias;
+};
+
+// Some heads forget nearly all at each row, and others next to nothing.
+inline RandomDelta random_delta(Draw& draw, const DeltaNet& delta) {
+  RandomDelta d;
+  for (int64_t i = 0; i < delta.channels() * delta.kernel; ++i)
+    d.convolution.push_back(static_cast<float>(draw.normal() / std::sqrt(static_cast<double>(delta.kernel))));
+  for (int head = 0; head < delta.value_heads; ++head) {
+    d.log_rate.push_back(static_cast<float>(std::log(0.01 + 3 * draw.uniform())));
+    d.step_bias.push_back(static_cast<float>(draw.normal() - 1.5));
+  }
+  return d;
+}
+
 struct RandomModel {
   ModelConfig config;
   Program program;
   std::vector<LinearWeight> linears;      // by WeightId
   std::vector<std::vector<float>> norms;  // by NormId, multiplied by their factors
   std::vector<LinearWeight> routers;
+  std::vector<RandomDelta> deltas;
   std::vector<std::vector<int32_t>> orders;
   std::vector<int32_t> draft_tokens;  // ascending
   LinearWeight draft_head;            // the head's rows of these
@@ -162,7 +215,8 @@ inline RandomModel random_model(uint64_t seed, const ShapeLimits& limits) {
     if (id.role == Role::head && m.config.tie_embeddings)
       m.linears.push_back(m.linears.front());
     else
-      m.linears.push_back(random_linear(draw, random_format(draw), shape[0], shape[1], has_bias(m.config, id.role)));
+      m.linears.push_back(random_linear(draw, is_fixed(id.role) ? draw.of({"f32", "bf16"}) : random_format(draw),
+                                        shape[0], shape[1], has_bias(m.config, id.role)));
   }
   for (const NormWeight& norm : m.program.norms) {
     m.norms.emplace_back(static_cast<size_t>(norm_size(m.config, norm.norm)));
@@ -170,6 +224,7 @@ inline RandomModel random_model(uint64_t seed, const ShapeLimits& limits) {
   }
   for (size_t i = 0; i < m.program.routers.size(); ++i)
     m.routers.push_back(random_linear(draw, draw.of({"f32", "bf16"}), m.config.experts, m.config.d, false));
+  for (size_t i = 0; i < m.program.deltas.size(); ++i) m.deltas.push_back(random_delta(draw, m.config.delta));
   for (const OrderOf& order : m.program.orders) {
     const int64_t kept = m.config.kept_columns;
     std::vector<int32_t> columns = draw.shuffled(shape_of(m.config, {order.layer, order.stop->roles[0]})[1] - kept);
@@ -189,6 +244,10 @@ inline ref::Weights reference_weights(const RandomModel& m) {
   for (const LinearWeight& linear : m.linears) w.linears.push_back(ref::decoded(linear));
   for (const std::vector<float>& norm : m.norms) w.norms.emplace_back(norm.begin(), norm.end());
   for (const LinearWeight& router : m.routers) w.routers.push_back(ref::decoded(router));
+  for (const RandomDelta& d : m.deltas)
+    w.deltas.push_back({{d.convolution.begin(), d.convolution.end()},
+                        {d.log_rate.begin(), d.log_rate.end()},
+                        {d.step_bias.begin(), d.step_bias.end()}});
   w.orders = m.orders;
   w.draft_head = ref::decoded(m.draft_head);
   w.draft_tokens = m.draft_tokens;

@@ -24,7 +24,7 @@ template <Backend B>
 class FastModel {
  public:
   // `program`: the model's own, or a damaged one that the test is to find out.
-  FastModel(B backend, const RandomModel& m, const Program& program, int64_t pages, int64_t rows)
+  FastModel(B backend, const RandomModel& m, const Program& program, int64_t pages, int64_t rows, int64_t slots)
       : b_(std::move(backend)),
         program_(program),
         weights_(program),
@@ -34,6 +34,7 @@ class FastModel {
     weights_.draft_head.logits = b_.allocate(rows, std::ssize(m.draft_tokens));
     executor_.find_values();
     cache_ = b_.allocate_cache(program_.attention, pages, KvFormat::f32);
+    states_ = b_.allocate_states(program_.state, slots);
     int64_t widest = 0;
     for (const Value& v : program_.values) widest = std::max(widest, v.columns);
     b_.reserve(rows * slots_per_row(m.config), widest, kRandomContext);
@@ -67,6 +68,8 @@ class FastModel {
       b_.upload(norm, weights_.norms.back());
     }
     for (const LinearWeight& router : m.routers) weights_.routers.push_back(packed(router));
+    for (const RandomDelta& d : m.deltas)
+      weights_.deltas.push_back(upload_delta(b_, m.config.delta, d.convolution, d.log_rate, d.step_bias));
     for (const std::vector<int32_t>& order : m.orders)
       weights_.orders.push_back(b_.make_order(order, m.config.kept_columns));
     load_signs(b_, program_, weights_);
@@ -104,10 +107,10 @@ struct RandomPrograms {
     if (damage && !damage(program)) return {};
     const bool is_long = seed % 64 == 63;
     Draw draw(seed + 1000000);
-    RandomBatches batches(draw, m.config.v, is_long, B::kOneKindAStep);
-    FastModel<B> fast(make(seed, is_long), m, program, batches.pages(), batches.rows());
+    RandomBatches batches(draw, m.config.v, is_long, B::kOneKindAStep, !m.deltas.empty());
+    FastModel<B> fast(make(seed, is_long), m, program, batches.pages(), batches.rows(), batches.slots());
     const ref::Weights weights = reference_weights(m);
-    NoisyReference reference(m.program, weights, batches.pages(), product_rounding, kMargin);
+    NoisyReference reference(m.program, weights, batches.pages(), batches.slots(), product_rounding, kMargin);
     Result result;
     for (Batch batch; batches.next(batch);) {
       const bool reads_draft_head = draw.one_in(4);

@@ -84,6 +84,33 @@ std::vector<Damage> damages() {
            return true;
          });
        }},
+      {"the gates of heads and the heads exchanged",
+       [](Program& p) {
+         return change<op::SplitGate>(p, [](op::SplitGate& o) { return std::swap(o.to, o.gate), true; });
+       }},
+      {"the convolution of the first delta net",
+       [](Program& p) {
+         return change<op::Convolve>(p, [](op::Convolve& o) { return std::exchange(o.delta, 0) != 0; });
+       }},
+      {"the decays and the state of the first delta net",
+       [](Program& p) {
+         return change<op::DeltaRule>(p, [](op::DeltaRule& o) { return std::exchange(o.delta, 0) != 0; });
+       }},
+      {"the two gates of delta nets exchanged",
+       [](Program& p) { return change<op::DeltaRule>(p, [](op::DeltaRule& o) { return std::swap(o.a, o.b), true; }); }},
+      {"the other function of gates on delta nets",
+       [](Program& p) {
+         return change<op::GatedNorm>(p, [](op::GatedNorm& o) {
+           o.function = o.function == Gate::silu ? Gate::sigmoid : Gate::silu;
+           return true;
+         });
+       }},
+      {"shared experts that give their inputs",
+       [](Program& p) {
+         ValueId input = -1;
+         change<op::Route>(p, [&](const op::Route& o) { return input = o.from, true; });
+         return change<op::AddShared>(p, [&](op::AddShared& o) { return o.from = input, true; });
+       }},
       {"gate and up exchanged",
        [](Program& p) { return change<op::Gated>(p, [](op::Gated& o) { return std::swap(o.gate, o.up), true; }); }},
       {"the sign of one entry of a Hadamard matrix",

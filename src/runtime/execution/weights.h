@@ -24,8 +24,8 @@ struct Weights {
   std::vector<typename B::Experts> experts;  // by ExpertsId; valid after collect_experts()
   std::vector<Linear> routers;               // each is (E, d)
   std::vector<typename B::Order> orders;
-  // Delta has what a delta net reads besides its linears: the convolution (channels, kernel), and (2, value heads) with
-  // -e^log_rate and the step's bias.
+  // Delta has what a delta net reads besides its linears: the packed convolution, and (2, value heads) with -e^log_rate
+  // and the step's bias.
   struct Delta {
     typename B::Matrix convolution, decay;
   };
@@ -73,6 +73,19 @@ typename B::Matrix load_norm(B& b, const Checkpoint& checkpoint, const NormWeigh
   return m;
 }
 
+// Uploads what a delta net reads besides its linears.
+template <Backend B>
+typename Weights<B>::Delta upload_delta(B& b, const DeltaNet& delta, std::span<const float> convolution,
+                                        std::span<const float> log_rate, std::span<const float> step_bias) {
+  typename Weights<B>::Delta uploaded{b.pack_convolution(convolution, delta.channels()),
+                                      b.allocate(2, delta.value_heads)};
+  std::vector<float> decay;
+  for (const float rate : log_rate) decay.push_back(-std::exp(rate));
+  decay.insert(decay.end(), step_bias.begin(), step_bias.end());
+  b.upload(decay, uploaded.decay);
+  return uploaded;
+}
+
 // Loads what a layer's delta net reads besides its linears.
 template <Backend B>
 typename Weights<B>::Delta load_delta(B& b, const Checkpoint& checkpoint, int layer) {
@@ -83,15 +96,8 @@ typename Weights<B>::Delta load_delta(B& b, const Checkpoint& checkpoint, int la
             value);
     return values;
   };
-  const DeltaNet& delta = checkpoint.config().delta;
-  typename Weights<B>::Delta loaded{b.allocate(delta.channels(), delta.kernel), b.allocate(2, delta.value_heads)};
-  b.upload(load(DeltaTensor::convolution), loaded.convolution);
-  std::vector<float> decay = load(DeltaTensor::log_rate);
-  for (float& value : decay) value = -std::exp(value);
-  const std::vector<float> bias = load(DeltaTensor::step_bias);
-  decay.insert(decay.end(), bias.begin(), bias.end());
-  b.upload(decay, loaded.decay);
-  return loaded;
+  return upload_delta(b, checkpoint.config().delta, load(DeltaTensor::convolution), load(DeltaTensor::log_rate),
+                      load(DeltaTensor::step_bias));
 }
 
 // Uploads the signs of a program's Hadamard matrices.

@@ -133,6 +133,11 @@ class Cuda {
   Acts attend(const Matrix& q, const KvCache& cache, int layer);
   void split_gate(const Matrix& x, Matrix& q, Matrix& gate);
   Acts gate_heads(Acts acts, const Matrix& gate);
+  Matrix pack_convolution(std::span<const float> weight, int64_t channels) {  // as it is: (channels, kernel)
+    Matrix packed = allocate(channels, std::ssize(weight) / channels);
+    upload(weight, packed);
+    return packed;
+  }
   void convolve(const Matrix& x, const Matrix& weight, Matrix& y, States& states, int layer);
   void delta_rule(const Matrix& x, const Matrix& b, const Matrix& a, const Matrix& decay, Matrix& y, States& states,
                   int layer);
