@@ -25,8 +25,8 @@ def write(path, value):
     path.write_text(text.replace("],[", "],\n[") + "\n", encoding="utf-8")
 
 
-def cases_of(oracle, seed):
-    texts = [t for t in families.fuzz_texts(oracle, 8 * STRINGS, seed) if len(t) <= LONGEST][:STRINGS]
+def cases_of(oracle, seed, make=families.random_text):
+    texts = [t for t in families.fuzz_texts(oracle, 8 * STRINGS, seed, make) if len(t) <= LONGEST][:STRINGS]
     encode = [[t, i % 4 != 3, oracle.encode(t, add_special_tokens=i % 4 != 3).ids] for i, t in enumerate(texts)]
     sequences = [ids for _, _, ids in encode[:DECODES // 3]] + families.fuzz_ids(oracle, DECODES - DECODES // 3, seed)
     decode = [[ids, oracle.decode(ids, skip_special_tokens=True), oracle.decode(ids, skip_special_tokens=False)]
@@ -46,7 +46,8 @@ def main():
             continue
         oracle = make(VOCABULARY)
         write(FOLDER / f"tokenizer_{name}.json", json.loads(oracle.to_str()))
-        write(FOLDER / f"tokenizer_{name}.cases.json", cases_of(oracle, 100 + seed))
+        texts = families.marked_text if name == "qwen35" else families.random_text
+        write(FOLDER / f"tokenizer_{name}.cases.json", cases_of(oracle, 100 + seed, texts))
     for seed, name in enumerate(("quill-26m", "quill-1m")):
         if names and name not in names:
             continue

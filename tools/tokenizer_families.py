@@ -7,6 +7,7 @@ combination of flags).
 import json
 import pathlib
 import random
+import unicodedata
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
@@ -21,12 +22,15 @@ TEKKEN = (r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo
 O200K = TEKKEN.replace(r"\p{M}]+|", r"\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|").replace(
     r"\p{M}]*|\p{N}|", r"\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}|")
 QWEN = LLAMA3.replace(r"\p{N}{1,3}", r"\p{N}")
+# In Qwen3.5 and its successors a mark, such as an accent or a vowel sign, belongs to its word.
+QWEN35 = QWEN.replace(r"?\p{L}+", r"?[\p{L}\p{M}]+").replace(r"[^\s\p{L}\p{N}]+", r"[^\s\p{L}\p{M}\p{N}]+")
 BYTE_TOKENS = [f"<0x{b:02X}>" for b in range(256)]
 ALPHABET = sorted(pre_tokenizers.ByteLevel.alphabet())
 # Text of other scripts and emoji, so that merges of more than ASCII exist.
 WORLD = ("Быстрая лиса прыгает 你好世界 世界 こんにちは 안녕하세요 שלום עולם مرحبا بالعالم नमस्ते दुनिया สวัสดี café naïve Ελλάδα 🙂🙂 👩‍👩‍👧 "
          "don't we'll I'm they've he'd 12345 67 890\n\n\n    indented\t\ttabs\r\n" * 20)
 
+QWEN35_SPECIALS = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|vision_start|>", "<|image_pad|>", "<|vision_end|>"]
 ADDED = [  # content, flags beyond the defaults of AddedToken(special=False)
     ("<|left|>", dict(lstrip=True, normalized=False)),
     ("<|right|>", dict(rstrip=True, normalized=False)),
@@ -152,6 +156,7 @@ FAMILIES = {
     "tekken": lambda v: byte_level(TEKKEN, v, specials=["<s>", "</s>", "[INST]", "[/INST]"], bos="<s>", ignore_merges=True),
     "o200k": lambda v: byte_level(O200K, v, specials=["<|endoftext|>", "<|user|>", "<|end|>"]),
     "gemma": lambda v: gemma(v),
+    "qwen35": lambda v: byte_level(QWEN35, v, normalizer=normalizers.NFC(), specials=QWEN35_SPECIALS),
 }
 
 
@@ -165,6 +170,10 @@ def texts_of_testbed():
     return result
 
 
+MARKS = [(0x300, 0x36F), (0x483, 0x489), (0x591, 0x5BD), (0x610, 0x61A), (0x64B, 0x65F), (0x900, 0x903), (0x93A, 0x94F), (0x981, 0x983),
+         (0x9BC, 0x9CD), (0xA3C, 0xA51), (0xABC, 0xACD), (0xB82, 0xB82), (0xBBE, 0xBCD), (0xC3E, 0xC56), (0xD3E, 0xD4D), (0xE31, 0xE3A),
+         (0xE47, 0xE4E), (0xEB1, 0xEBC), (0xF71, 0xF84), (0x102B, 0x103E), (0x17B4, 0x17D3), (0x1AB0, 0x1ACE), (0x1DC0, 0x1DFF),
+         (0x20D0, 0x20F0), (0x302A, 0x302F), (0x3099, 0x309A), (0xFE00, 0xFE0F), (0xFE20, 0xFE2F), (0x11000, 0x11002), (0x1D165, 0x1D169)]
 RANGES = [(0x20, 0x7E), (0x20, 0x7E), (0xA0, 0x17F), (0x300, 0x36F), (0x370, 0x3FF), (0x400, 0x4FF), (0x591, 0x5F4),
           (0x600, 0x6FF), (0x900, 0x97F), (0xE00, 0xE7F), (0x1100, 0x11FF), (0x1E00, 0x1EFF), (0x2000, 0x206F),
           (0x2070, 0x218F), (0x2190, 0x2BFF), (0x3000, 0x30FF), (0x4E00, 0x9FFF), (0xAC00, 0xD7A3), (0xF900, 0xFAFF),
@@ -202,10 +211,21 @@ def random_text(rng, specials):
     return "".join(parts)
 
 
-def fuzz_texts(tokenizer, count, seed):
+def marked_text(rng, specials):
+    """Marks of many scripts behind letters, digits, spaces, signs and each other; half of the texts are decomposed."""
+    parts = []
+    for _ in range(rng.randint(1, 8)):
+        parts.append(random_text(rng, specials)[:12])
+        low, high = rng.choice(MARKS)
+        parts += [chr(rng.randint(low, high)) for _ in range(rng.choice([0, 1, 1, 2, 3]))]
+    text = "".join(parts)
+    return unicodedata.normalize("NFD", text) if rng.random() < 0.5 else text
+
+
+def fuzz_texts(tokenizer, count, seed, make=random_text):
     rng = random.Random(seed)
     specials = [t.content for t in tokenizer.get_added_tokens_decoder().values()] or ["<s>"]
-    return [random_text(rng, specials) for _ in range(count)]
+    return [make(rng, specials) for _ in range(count)]
 
 
 def fuzz_ids(tokenizer, count, seed):

@@ -61,8 +61,8 @@ std::string pre_name(const std::string& file, const std::vector<json>& pre_token
     if (regex == known.regex && single_digits == known.single_digits && ignore_merges == known.ignore_merges)
       return std::string(known.name);
   throw Error(
-      "{}: llama.cpp has no name for the splitting pattern {}{} with ignore_merges {}; known are those of Qwen2, Llama "
-      "3, Mistral-Nemo, GPT-2 and SmolLM",
+      "{}: llama.cpp has no name for the splitting pattern {}{} with ignore_merges {}; known are those of Qwen2, "
+      "Qwen3.5, Llama 3, Mistral-Nemo, GPT-2 and SmolLM",
       file, regex.empty() ? "of GPT-2" : regex, single_digits ? " after single digits" : "", ignore_merges);
 }
 

@@ -601,7 +601,12 @@ void complete_merges(json& model) {
 TEST(GgufTokenizer, SplitsAsTheOneItWasMadeFrom) {
   const ScratchFolder scratch;
   const std::string data = FIDELIO_SOURCE_DIR "/src/text/testdata/tokenizer_", folder = scratch.path() + "/model";
-  for (const std::string name : {"llama2", "llama3", "qwen"}) {
+  for (const auto& [name, splitting] : std::map<std::string, std::string>{{"llama2", "default"},
+                                                                          {"llama3", "llama-bpe"},
+                                                                          {"qwen", "qwen2"},
+                                                                          {"qwen35", "qwen35"},
+                                                                          {"tekken", "tekken"},
+                                                                          {"o200k", "gpt-4o"}}) {
     SCOPED_TRACE(name);
     json file = json::parse(read_text_file(data + name + ".json"));
     // GGUF has no place for the options of added tokens, so only those without options are used.
@@ -620,8 +625,9 @@ TEST(GgufTokenizer, SplitsAsTheOneItWasMadeFrom) {
     exporting::append_u64(bytes, 0);
     exporting::append_u64(bytes, keys.count());
     write_file_atomically(folder + ".gguf", bytes + keys.bytes());
-    const Tokenizer read =
-        Tokenizer::load(TextFiles("read", gguf::tokenizer_files(*gguf::File::open(folder + ".gguf"))));
+    const auto written = gguf::File::open(folder + ".gguf");
+    EXPECT_EQ(written->text("tokenizer.ggml.pre"), splitting);
+    const Tokenizer read = Tokenizer::load(TextFiles("read", gguf::tokenizer_files(*written)));
     std::filesystem::remove(folder + ".gguf");
     const json cases = json::parse(read_text_file(data + name + ".cases.json"));
     for (const json& one : cases["encode"]) {

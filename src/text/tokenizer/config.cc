@@ -34,6 +34,7 @@ constexpr ClassTokens kClasses[] = {
     {"GPTNeoXTokenizer", "<|endoftext|>", "<|endoftext|>", "<|endoftext|>"},
     {"CodeGenTokenizer", "<|endoftext|>", "<|endoftext|>", "<|endoftext|>"},
     {"Qwen2Tokenizer", "", "<|endoftext|>", "<|endoftext|>"},
+    {"Qwen3_5Tokenizer", "", "<|endoftext|>", "<|endoftext|>"},
 };
 
 Json read_config_file(const TextFiles& files, const char* name) {

@@ -142,7 +142,8 @@ TEST_P(TokenizerFixture, EncodesWholeFilesAsHuggingFace) {
 
 INSTANTIATE_TEST_SUITE_P(Families, TokenizerFixture,
                          ::testing::Values("llama3", "qwen", "llama2", "metaspace_first", "metaspace_always",
-                                           "gpt2_digits", "mixed", "tekken", "o200k", "gemma", "quill-26m", "quill-1m"),
+                                           "gpt2_digits", "mixed", "tekken", "o200k", "gemma", "qwen35", "quill-26m",
+                                           "quill-1m"),
                          [](const auto& info) {
                            std::string name = info.param;
                            std::replace(name.begin(), name.end(), '-', '_');
