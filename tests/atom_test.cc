@@ -158,7 +158,7 @@ TEST_F(AtomModel, NothingElseIsMadeOfIt) {
   const Checkpoint made = Checkpoint::open(path());
   ThreadPool pool(1);
   expect_refused([&] { quantize_model_rtn(made, {}, pool, {}); }, "was made by quantize --atom");
-  expect_refused([&] { train::check_known(made.config()); }, "a model of quantize --atom is not tuned");
+  expect_refused([&] { train::check_known(made.config(), false); }, "a model of quantize --atom is not tuned");
   for (const std::string& words : {std::string("quantize atom --format int8g32 --method rtn -o out"),
                                    std::string("compress atom --ear 0.9 -o out"),
                                    "draft atom --prompts " + source_path("models/data/tasks.jsonl")}) {

@@ -7,6 +7,7 @@
 #include <filesystem>
 
 #include "core/file.h"
+#include "core/hash.h"
 #include "core/rng.h"
 #include "eval/fidelity/logit_pass.h"
 #include "io/checkpoint.h"
@@ -185,11 +186,63 @@ TEST_P(Hybrids, RefuseWhatIsNotForThem) {
   EXPECT_THAT(refused("fidelio quantize source --rotate --format int4g32 -o no"), HasSubstr("cannot be rotated"));
   EXPECT_THAT(refused("fidelio quantize source --atom --format int4g32 --calibration short.txt -o no"),
               HasSubstr("--atom does not know"));
+  if (!GetParam()) return;  // Tuning knows delta nets, and no experts.
   EXPECT_THAT(refused("fidelio compress source --bits 7 --tune --text short.txt -o no"),
               HasSubstr("tuning does not know"));
   run("fidelio quantize source --method rtn --format int4g32 -o made");
   EXPECT_THAT(refused("fidelio tune made --reference source --calibration short.txt -o no"),
               HasSubstr("tuning does not know"));
+}
+
+struct TunedHybrid : Hybrids {
+  TunedHybrid() { run("fidelio quantize source --method rtn --format int3g32zs8 --embedding int6g32zs8 -o made"); }
+  // The windows are longer than a chunk of a delta net, and no multiple of it.
+  static std::string tuning(const std::string& options, const std::string& out) {
+    return "tune made --reference source --calibration short.txt --calibration-tokens 3000 --calibration-samples 0 "
+           "--held-tokens 600 --context 100 --windows 6 --rows 200 --layer-steps 3 --steps 8 --evaluate-every 4 "
+           "--code-rate 0.02 " +
+           options + " -o " + out + " --json - 2>/dev/null";
+  }
+  std::string hash(const std::string& out) { return sha256_hex(read_text_file(folder / out + "/model.safetensors")); }
+};
+INSTANTIATE_TEST_SUITE_P(Dense, TunedHybrid, testing::Values(false));
+
+// Both stages bring the model nearer to its source, on text that nothing was tuned on too. What is never quantised stays
+// as it is, and so do the formats.
+TEST_P(TunedHybrid, ComesNearer) {
+  const json report = json::parse(run("fidelio " + tuning("--threads 2", "tuned")).out);
+  EXPECT_LT(report.at("kl_after").get<double>(), report.at("kl_before").get<double>());
+  const auto before = report.at("layer_error_before").get<std::vector<double>>(),
+             after = report.at("layer_error_after").get<std::vector<double>>();
+  ASSERT_EQ(after.size(), 2u);
+  for (size_t i = 0; i < after.size(); ++i) EXPECT_LT(after[i], before[i]) << i;
+  write_file_atomically(folder / "other.txt",
+                        read_text_file(source_path("models/data/docs-heldout.txt")).substr(20000, 8000));
+  const auto kl = [&](const std::string& model) {
+    const CommandResult result =
+        run("fidelio eval " + model + " --reference source --text other.txt --context 150 --threads 2 --json -");
+    return json::parse(result.out).at("kl").at("value").get<double>();
+  };
+  EXPECT_LT(kl("tuned"), kl("made"));
+  const Checkpoint made = Checkpoint::open(folder / "made"), tuned = Checkpoint::open(folder / "tuned");
+  for (LinearId id : fixed_linears_of(made.config()))
+    EXPECT_EQ(decode(tuned.linear(id)), decode(made.linear(id))) << to_string(id);
+  for (const int layer : delta_layers(made.config()))
+    for (const DeltaTensor which : kDeltaTensors) EXPECT_EQ(tuned.delta(layer, which), made.delta(layer, which));
+  EXPECT_NE(tuned.norm(0, Norm::attn), made.norm(0, Norm::attn));
+  for (LinearId id : linears_of(made.config())) EXPECT_EQ(tuned.format(id), made.format(id)) << to_string(id);
+}
+
+// The bytes do not depend on the number of threads, nor on that of the ranks that share the slices of a step.
+TEST_P(TunedHybrid, HasTheSameBytesHoweverMadeTogether) {
+  run("fidelio " + tuning("--threads 2", "two"));
+  run("fidelio " + tuning("--threads 1", "one"));
+  EXPECT_EQ(hash("one"), hash("two"));
+  if (std::system("command -v mpirun >/dev/null 2>&1") != 0)
+    GTEST_SKIP() << "SKIPPED: no mpirun here, so that tuning by several ranks gives the bytes of one is NOT tested";
+  run("env ASAN_OPTIONS=detect_leaks=0 mpirun --allow-run-as-root --oversubscribe -np 2 '" FIDELIO_PROGRAM "' " +
+      tuning("--threads 1", "ranks"));
+  EXPECT_EQ(hash("ranks"), hash("two"));
 }
 
 }  // namespace

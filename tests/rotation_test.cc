@@ -126,7 +126,7 @@ TEST(Rotation, WhatCannotBeTurnedIsRefused) {
                 .code,
             0);
   refuses([&] { open_rotated(made, kSeed); }, "rotated already");
-  refuses([&] { train::check_known(Checkpoint::open(made).config()); }, "a rotated model is not tuned");
+  refuses([&] { train::check_known(Checkpoint::open(made).config(), false); }, "a rotated model is not tuned");
   // Otherwise one cache would hold values with and without the rotation.
   const auto runner = make_cpu_runner(Checkpoint::open(tiny_model("llama2")), {.threads = 1, .isa = ""});
   refuses([&] { runner->make_draft(Checkpoint::open(made)); }, "the draft is rotated, the model is not");

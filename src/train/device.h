@@ -17,8 +17,10 @@
 #include <utility>
 #include <vector>
 
+#include "arch/model_config.h"
 #include "core/error.h"
 #include "ranks/ranks.h"
+#include "step/gate.h"
 #include "train/codes.h"
 #include "train/vectors.h"
 
@@ -39,9 +41,16 @@ struct Sequences {
 
 struct AttentionSizes {
   int64_t h = 0, hk = 0, e = 0;
-  int64_t window = 0;              // 0 means all keys
-  std::vector<float> frequencies;  // (e / 2) in radians per position
+  int64_t window = 0;  // 0 means all keys
+  // In radians per position. With r of them, the pairs (i, i + r) of a head's first 2 r columns are rotated.
+  std::vector<float> frequencies;
   float rope_scale = 1;
+};
+
+// DeltaRates say how fast the heads of a delta net forget (op::DeltaRule in step/program.h).
+template <typename Real>
+struct DeltaRates {
+  const Real *log_rate, *step_bias;  // (value_heads)
 };
 
 // A Product computes c (m, n) = a (m, k) b (k, n) + beta c. With a_transposed, a is stored as (k, m); with
@@ -133,6 +142,27 @@ concept Device = requires(D d, typename D::Real* x, const typename D::Real* c, i
   // The next operations are for vector codes (vectors.h).
   d.decode(VectorSizes{}, VectorView<typename D::Real>{}, x);
   d.decode_backward(VectorSizes{}, VectorView<typename D::Real>{}, VectorGradient<typename D::Real>{});
+};
+
+// A HybridDevice has the operations of layers with gated delta nets and of gates on attention besides. A Device without
+// them tunes other models.
+template <class D>
+concept HybridDevice = Device<D> &&
+    requires(D d, typename D::Real* x, const typename D::Real* c, int64_t n, const typename D::Rows& rows,
+             const DeltaNet& net, const DeltaRates<typename D::Real>& rates) {
+  // y = silu(convolution of x) with the weight (channels, kernel), as op::Convolve has it, from x and y (n, channels).
+  // The backward operation replaces dy by dx.
+  d.convolve(rows, net, c, c, x);
+  d.convolve_backward(rows, net, c, c, x);
+  // y (n, values) is what op::DeltaRule reads with q, k, v of u (n, channels), b and a (n, value_heads). The backward
+  // operation replaces u, b and a by their gradients.
+  d.delta_rule(rows, net, rates, c, c, c, x);
+  d.delta_rule_backward(rows, net, rates, c, x, x, x);
+  // y = function(gate) x for silu or sigmoid. The backward operation replaces gate by its gradient, and dy by dx.
+  d.gated(Gate::silu, c, c, n, x);
+  d.gated_backward(Gate::silu, x, c, n, x);
+  d.split_pairs(c, n, n, x, x);  // from (rows, 2, columns) to a and b (rows, columns), and back
+  d.join_pairs(c, c, n, n, x);
 };
 
 }  // namespace fidelio::train

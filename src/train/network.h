@@ -29,8 +29,20 @@ LinearView<Real>& slot(NetworkView<Real>& net, LinearId id) {
       return layer.gate;
     case Role::up:
       return layer.up;
-    default:
+    case Role::down:
       return layer.down;
+    case Role::delta_qkv:
+      return layer.delta.qkv;
+    case Role::delta_z:
+      return layer.delta.z;
+    case Role::delta_out:
+      return layer.delta.out;
+    case Role::delta_b:
+      return layer.delta.b;
+    case Role::delta_a:
+      return layer.delta.a;
+    default:
+      throw Error("tuning has no place for {}", to_string(id));
   }
 }
 
@@ -45,10 +57,45 @@ NormView<Real>& slot(NetworkView<Real>& net, int index, Norm which) {
       return layer.mlp;
     case Norm::q:
       return layer.q_norm;
-    default:
+    case Norm::k:
       return layer.k_norm;
+    case Norm::delta:
+      return layer.delta.norm;
+    default:
+      throw Error("tuning has no place for norms behind blocks");
   }
 }
+
+// Fixed holds the weights of a model that tuning leaves as they are: those of delta nets besides their large linears and
+// their norm.
+template <class D>
+class Fixed {
+ public:
+  using Real = typename D::Real;
+
+  // Loads those of a layer and puts them into the view. release() frees them.
+  void load(D& device, const Checkpoint& checkpoint, int layer, NetworkView<Real>& view) {
+    const ModelConfig& config = checkpoint.config();
+    if (layer < 0 || !has_delta_net(config, layer)) return;
+    const auto loaded = [&](const std::vector<float>& values) {
+      const auto& array = of_layer_[layer].emplace_back(device.allocate(static_cast<int64_t>(values.size())));
+      device.upload(values, array.get());
+      return array.get();
+    };
+    for (const Role role : {Role::delta_b, Role::delta_a}) {
+      const LinearWeight weight = checkpoint.linear({layer, role});
+      slot(view, {layer, role}) = {.out = weight.out, .in = weight.in, .weight = loaded(decode(weight))};
+    }
+    DeltaView<Real>& delta = view.layers[static_cast<size_t>(layer)].delta;
+    delta.convolution = loaded(checkpoint.delta(layer, DeltaTensor::convolution));
+    delta.log_rate = loaded(checkpoint.delta(layer, DeltaTensor::log_rate));
+    delta.step_bias = loaded(checkpoint.delta(layer, DeltaTensor::step_bias));
+  }
+  void release(int layer) { of_layer_.erase(layer); }
+
+ private:
+  std::map<int, std::vector<std::shared_ptr<Real[]>>> of_layer_;
+};
 
 // A DenseTensor is a tensor of dense values, by its name in the file. The gradient is null if it is frozen.
 template <class D>
@@ -64,7 +111,7 @@ class DenseNetwork {
  public:
   using Real = typename D::Real;
 
-  // Loads every weight, decoded. Every value has a gradient if `gradients` is true.
+  // Loads every weight, decoded. Every value that tuning may change has a gradient if `gradients` is true.
   DenseNetwork(D& device, const Checkpoint& checkpoint, bool gradients)
       : DenseNetwork(device, checkpoint, gradients, std::nullopt) {
     for (int layer = -1; layer < config_.L; ++layer) load(layer);
@@ -72,9 +119,7 @@ class DenseNetwork {
   // Makes the same, but loads nothing; load() does.
   DenseNetwork(D& device, const Checkpoint& checkpoint, bool gradients, std::nullopt_t)
       : device_(device), checkpoint_(checkpoint), config_(checkpoint.config()), gradients_(gradients) {
-    view_.layers.resize(static_cast<size_t>(config_.L));
-    for (int layer = 0; layer < config_.L; ++layer)
-      view_.layers[static_cast<size_t>(layer)].attention = attention_sizes(config_, layer);
+    view_.layers = layer_views<Real>(config_);
   }
 
   // Loads a layer, or with -1 what is outside the layers. release() frees it.
@@ -97,9 +142,11 @@ class DenseNetwork {
       const DenseTensor<D>& w = add(norm_name(config_, of, which), checkpoint_.norm(of, which));
       slot(view_, of, which) = {w.value.get(), w.gradient.get()};
     }
+    fixed_.load(device_, checkpoint_, layer, view_);
     if (layer < 0 && config_.tie_embeddings) view_.head = view_.embedding;
   }
   void release(int layer) {
+    fixed_.release(layer);
     std::erase_if(tensors_, [&](const DenseTensor<D>& t) { return t.layer == layer; });
   }
 
@@ -125,6 +172,7 @@ class DenseNetwork {
   int layer_ = -1;  // the layer that is being loaded
   NetworkView<Real> view_;
   std::vector<DenseTensor<D>> tensors_;
+  Fixed<D> fixed_;
 };
 
 }  // namespace fidelio::train

@@ -96,25 +96,27 @@ TEST_F(Operations, Norm) {
   for (size_t i = 0; i < dx.size(); ++i) ASSERT_DOUBLE_EQ(added[i], 2 * dx[i]);
 }
 
+// The last of these rotates the first four of six columns.
 TEST_F(Operations, Rope) {
   const Sequences s = three_sequences(5);
   const auto rows = host_.load(s);
-  const AttentionSizes sizes{.h = 3, .hk = 1, .e = 6, .frequencies = {1, 0.1f, 0.01f}, .rope_scale = 1.25f};
-  Values x = normal_values(1, s.rows() * 18), y = x;
-  const Values dy = normal_values(2, s.rows() * 18);
-  Values dx = dy;
-  host_.rope(rows, sizes, 3, true, dx.data());
-  const auto f = [&] {
-    y = x;
-    host_.rope(rows, sizes, 3, false, y.data());
-    return weighted(y, dy);
-  };
-  expect_gradients(f, {{"x", x, dx}});
-  f();
-  Values twin(x.begin() + 69 * 18, x.begin() + 70 * 18);  // the last row of the first sequence
-  const Values frequencies = {1, double{0.1f}, double{0.01f}};
-  ref::rope(twin, frequencies, 1.25, 69, 3, 6);
-  for (size_t i = 0; i < 18; ++i) EXPECT_NEAR(y[69 * 18 + i], twin[i], 1e-13);
+  for (const std::vector<float>& frequencies : {std::vector<float>{1, 0.1f, 0.01f}, {1, 0.1f}}) {
+    const AttentionSizes sizes{.h = 3, .hk = 1, .e = 6, .frequencies = frequencies, .rope_scale = 1.25f};
+    Values x = normal_values(1, s.rows() * 18), y = x;
+    const Values dy = normal_values(2, s.rows() * 18);
+    Values dx = dy;
+    host_.rope(rows, sizes, 3, true, dx.data());
+    const auto f = [&] {
+      y = x;
+      host_.rope(rows, sizes, 3, false, y.data());
+      return weighted(y, dy);
+    };
+    expect_gradients(f, {{"x", x, dx}});
+    f();
+    Values twin(x.begin() + 69 * 18, x.begin() + 70 * 18);  // the last row of the first sequence
+    ref::rope(twin, Values(frequencies.begin(), frequencies.end()), 1.25, 69, 3, 6);
+    for (size_t i = 0; i < 18; ++i) EXPECT_NEAR(y[69 * 18 + i], twin[i], 1e-13);
+  }
 }
 
 class Attention : public Operations, public testing::WithParamInterface<int64_t> {};

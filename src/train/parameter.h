@@ -56,10 +56,10 @@ struct Parameter {
     unit = device.allocate(n);
     device.upload(units, unit.get());
   }
-  // Counts all values in units of their root mean square.
-  void count_in_rms(std::span<const float> start) {
+  // Counts all values in units of their root mean square, after `added` is added to each.
+  void count_in_rms(std::span<const float> start, float added = 0) {
     double square = 0;
-    for (const float x : start) square += double{x} * x;
+    for (const float x : start) square += (double{x} + added) * (double{x} + added);
     unit_all = std::sqrt(square / static_cast<double>(std::max<size_t>(1, start.size())));
     if (unit_all == 0) unit_all = 1e-3;  // for a bias that starts at zero
   }
@@ -73,30 +73,37 @@ struct Parameter {
   }
 };
 
-// A DenseParameter is a dense tensor of a checkpoint as a parameter. Products use the masters rounded to what the
-// file stores.
+// A DenseParameter is a dense tensor of a checkpoint as a parameter. Operations use the masters rounded to what the
+// file stores, and `added` to that, which is 1 for norms that are stored less one.
 template <class D>
 class DenseParameter {
  public:
   using Real = typename D::Real;
-  DenseParameter(D& device, std::string name, DType stored, Shape shape, std::span<const float> start)
+  DenseParameter(D& device, std::string name, DType stored, Shape shape, std::span<const float> start, float added = 0)
       : parameter_(device, std::move(name), Share::dense, start), stored_(stored), shape_(shape) {
-    parameter_.count_in_rms(start);
-    rounded_ = device.allocate(parameter_.n);
+    parameter_.count_in_rms(start, added);
+    weight_ = device.allocate(parameter_.n);
+    if (added != 0) {
+      added_ = device.allocate(parameter_.n), rounded_ = device.allocate(parameter_.n);
+      device.upload(std::vector<float>(start.size(), added), added_.get());
+    }
     decode(device);
   }
   void decode(D& device) {
     const Kind kind = stored_ == DType::f32 ? Kind::f32 : stored_ == DType::f16 ? Kind::f16 : Kind::bf16;
-    device.round(parameter_.value.get(), parameter_.n, kind, rounded_.get());
+    device.round(parameter_.value.get(), parameter_.n, kind, added_ ? rounded_.get() : weight_.get());
+    if (!added_) return;
+    device.copy(rounded_.get(), weight_.get(), parameter_.n);
+    device.add(added_.get(), weight_.get(), parameter_.n);
   }
   OwnedTensor encode(D& device) const {
     std::vector<float> values(static_cast<size_t>(parameter_.n));
-    device.download(rounded_.get(), values);
+    device.download(added_ ? rounded_.get() : weight_.get(), values);
     OwnedTensor t = OwnedTensor::allocate(stored_, shape_);
     convert_from_float(values, t.view);
     return t;
   }
-  const Real* weight() const { return rounded_.get(); }
+  const Real* weight() const { return weight_.get(); }
   Real* gradient() const { return parameter_.gradient.get(); }
   Parameter<D>& parameter() { return parameter_; }
 
@@ -104,7 +111,7 @@ class DenseParameter {
   Parameter<D> parameter_;
   DType stored_;
   Shape shape_;
-  std::shared_ptr<Real[]> rounded_;
+  std::shared_ptr<Real[]> weight_, rounded_, added_;  // The last two are null where nothing is added.
 };
 
 }  // namespace fidelio::train

@@ -21,7 +21,7 @@ CopyTuner::CopyTuner(const RunOptions& run, const TextModel& model, const Datase
       state_(std::move(state)),
       samples_(how.samples >= 0 ? how.samples : train::default_samples(on_gpu(run))),
       context_(window_length("--context", 0, model.checkpoint.config())) {
-  train::check_known(model.checkpoint.config());
+  train::check_known(model.checkpoint.config(), on_gpu(run));
   options_.steps = how.steps, options_.windows = how.windows;
   options_.dense = false;
   train::set_defaults(options_, on_gpu(run), context_);

@@ -63,14 +63,14 @@ std::map<LinearId, std::vector<float>> set_paper(const Quantize& o, const Checkp
     return std::find(o.paper.begin(), o.paper.end(), part) != o.paper.end();
   };
   options.paper = {has_part("outliers"), has_part("salient"), has_part("residuals"), has_part("weights"), o.alpha};
-  train::check_known(source.config());
+  train::check_known(source.config(), false);
   return train::mean_absolute_gradient(source, gradient_sequences(o, data),
                                        {.labels = true, .seed = o.seed, .threads = o.run.threads});
 }
 
 // Returns the moments of the source on the same text, for `--steps curvature`.
 std::map<LinearId, std::vector<float>> moments_of(const Quantize& o, const Checkpoint& source, const Dataset& data) {
-  train::check_known(source.config());
+  train::check_known(source.config(), false);
   check_memory({{"the gradients' moments", train::output_moments_bytes(source.config())}}, available_memory(),
                "--steps curvature");
   const auto sequences = gradient_sequences(o, data);

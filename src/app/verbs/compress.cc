@@ -140,7 +140,7 @@ void choose_drafts(const CompressOptions& o, nlohmann::json& report) {
 // Predicts from sizes alone, where config.json exists and the weights do not.
 void foresee_by_config(const CompressOptions& o, Job job) {
   const Checkpoint outline = Checkpoint::open(open_outline(o.run.model));
-  if (job.tune) train::check_known(outline.config());
+  if (job.tune) train::check_known(outline.config(), job.on_gpu);
   job.context = window_length("--context", job.context, outline.config());
   fit_to_experts(job, outline.config(), o.formats.empty());
   fit_to_columns(job, outline.config(), o.formats.empty());
@@ -156,7 +156,7 @@ void compress(const CompressOptions& o) {
   if (o.dry_run && has_config_alone(o.run.model)) return foresee_by_config(o, std::move(job));
   const TextModel model = open_model(o.run.model);
   check_columns_once(model.checkpoint);
-  if (job.tune) train::check_known(model.checkpoint.config());
+  if (job.tune) train::check_known(model.checkpoint.config(), job.on_gpu);
   if (job.consumer != Consumer::fidelio) check_exports_to(model.checkpoint, rules_of(job.consumer).target);
   job.context = window_length("--context", job.context, model.checkpoint.config());
   fit_to_experts(job, model.checkpoint.config(), o.formats.empty());

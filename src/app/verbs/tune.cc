@@ -222,7 +222,7 @@ void tune(Tune o, const Ranks& ranks) {
   o.how.outer = !o.keep_outer, o.how.dense = !o.keep_dense;
   const Checkpoint model = Checkpoint::open(o.run.model), source = Checkpoint::open(o.reference);
   check_same_model(model, source);
-  train::check_known(model.config());
+  train::check_known(model.config(), gpu);
   const int64_t context = window_length("--context", o.context, model.config());
   train::set_defaults(o.how, gpu, context);
   o.how.products = train::parse_products(o.products, gpu);

@@ -1,3 +1,5 @@
+// This file has the operations over rows and single values. Attention, delta nets, losses and codes have files of their
+// own.
 #include "train/host/host.h"
 
 #include <cmath>
@@ -162,7 +164,7 @@ void Host<T>::norm_backward(const T* x, const T* weight, double eps, int64_t row
 
 template <typename T>
 void Host<T>::turn(const AttentionSizes& sizes, int64_t positions) {
-  const int64_t half = sizes.e / 2;
+  const auto half = static_cast<int64_t>(sizes.frequencies.size());
   if (frequencies_ != sizes.frequencies || rope_scale_ != sizes.rope_scale) cosine_.clear(), sine_.clear();
   frequencies_ = sizes.frequencies, rope_scale_ = sizes.rope_scale;
   for (int64_t p = static_cast<int64_t>(cosine_.size()) / half; p < positions; ++p)
@@ -175,7 +177,7 @@ void Host<T>::turn(const AttentionSizes& sizes, int64_t positions) {
 
 template <typename T>
 void Host<T>::rope(const Rows& rows, const AttentionSizes& sizes, int64_t heads, bool back, T* x) {
-  const int64_t e = sizes.e, half = e / 2;
+  const int64_t e = sizes.e, half = static_cast<int64_t>(sizes.frequencies.size());
   turn(sizes, rows.positions.empty() ? 0 : *std::max_element(rows.positions.begin(), rows.positions.end()) + 1);
   blocks(rows.rows(), kRows, [&](int64_t first, int64_t last) {
     for (int64_t r = first; r < last; ++r) {

@@ -59,6 +59,16 @@ class Host {
                        const T* lse, const T* dout, T* dq, T* dk, T* dv);
   Held swiglu(const T* gate, const T* up, int64_t n, T* y);
   std::pair<Held, Held> swiglu_backward(T* gate, T* up, int64_t n, const T* dy, bool others);
+  void convolve(const Rows& rows, const DeltaNet& net, const T* weight, const T* x, T* y);
+  void convolve_backward(const Rows& rows, const DeltaNet& net, const T* weight, const T* x, T* dy);
+  void delta_rule(const Rows& rows, const DeltaNet& net, const DeltaRates<T>& rates, const T* u, const T* b, const T* a,
+                  T* y);
+  void delta_rule_backward(const Rows& rows, const DeltaNet& net, const DeltaRates<T>& rates, const T* dy, T* u, T* b,
+                           T* a);
+  void gated(Gate function, const T* gate, const T* x, int64_t n, T* y);
+  void gated_backward(Gate function, T* gate, const T* x, int64_t n, T* dy);
+  void split_pairs(const T* from, int64_t rows, int64_t columns, T* a, T* b);
+  void join_pairs(const T* a, const T* b, int64_t rows, int64_t columns, T* to);
   double difference(const T* target, double scale, int64_t n, T* x);
   void scale_difference(const T* target, double scale, int64_t n, T* x) { difference(target, scale, n, x); }
   void divergence(const T* teacher, T* student, const int32_t* labels, int64_t rows, int64_t v, const LossMix& mix,
@@ -93,7 +103,7 @@ class Host {
   std::unique_ptr<ThreadPool> pool_;
   std::vector<float> frequencies_;
   double rope_scale_ = 0, squares_ = 0;
-  std::vector<T> cosine_, sine_;  // (positions, e / 2)
+  std::vector<T> cosine_, sine_;  // (positions, frequencies)
 };
 
 template <typename T>

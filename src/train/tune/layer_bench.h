@@ -1,12 +1,13 @@
-// A LayerBench measures how long one step of tuning a layer takes and how much memory it needs, with random weights.
-// It is for shapes whose weights are not at hand. The step is that of layer_stage.h: forward, backward, gradients of
-// codes, AdamW and decoding.
+// A LayerBench measures how long one step of tuning a model's first layer takes and how much memory it needs, with random
+// weights. It is for shapes whose weights are not at hand. The step is that of layer_stage.h: forward, backward,
+// gradients of codes, AdamW and decoding.
 #pragma once
 #include <chrono>
 
 #include "arch/stops.h"
 #include "core/rng.h"
 #include "train/matrix.h"
+#include "train/network.h"
 #include "train/tune/tuner.h"
 
 namespace fidelio::train {
@@ -19,18 +20,15 @@ class LayerBench {
 
   LayerBench(D& device, const ModelConfig& config, const FormatSpec& spec, int64_t sequences, int64_t context)
       : device_(device), config_(config), rows_(sequences * context), block_(device, config, rows_) {
+    view_.layers = layer_views<Real>(config);
     for (const LinearId id : linears_of(config)) {
       if (id.layer != 0) continue;
       const Shape shape = shape_of(config, id);
       matrices_.push_back(std::make_unique<Matrix<D>>(device, "bench", random_weight(spec, shape[0], shape[1]),
                                                       std::span<const float>{}, 0.0f));
-      *slot_of(id.role) = matrices_.back()->view();
+      slot(view_, id) = matrices_.back()->view();
     }
-    const std::vector<float> ones(static_cast<size_t>(std::max(config.d, config.e)), 1.0f);
-    ones_ = device.allocate(static_cast<int64_t>(ones.size()));
-    device.upload(ones, ones_.get());
-    view_.attn.weight = view_.mlp.weight = view_.q_norm.weight = view_.k_norm.weight = ones_.get();
-    view_.attention = attention_sizes(config, 0);
+    add_small_weights();
     for (auto* array : {&input_, &target_, &output_}) *array = device.allocate(rows_ * config.d);
     std::vector<float> values(static_cast<size_t>(rows_ * config.d));
     for (float& x : values) x = static_cast<float>(rng_.uniform() - 0.5);
@@ -75,23 +73,19 @@ class LayerBench {
   }
 
  private:
-  LinearView<Real>* slot_of(Role role) {
-    switch (role) {
-      case Role::q:
-        return &view_.q;
-      case Role::k:
-        return &view_.k;
-      case Role::v:
-        return &view_.v;
-      case Role::o:
-        return &view_.o;
-      case Role::gate:
-        return &view_.gate;
-      case Role::up:
-        return &view_.up;
-      default:
-        return &view_.down;
-    }
+  // Norms and convolutions multiply by 1, and all else that tuning leaves as it is adds 0.
+  void add_small_weights() {
+    const DeltaNet& net = config_.delta;
+    const int64_t most = std::max({int64_t{config_.d}, int64_t{config_.e}, net.channels() * net.kernel});
+    ones_ = device_.allocate(most),
+    zeros_ = device_.allocate(std::max<int64_t>(1, net.value_heads * int64_t{config_.d}));
+    device_.upload(std::vector<float>(static_cast<size_t>(most), 1.0f), ones_.get());
+    for (auto [layer, which] : norms_of(config_))
+      if (layer == 0) slot(view_, layer, which).weight = ones_.get();
+    for (LinearId id : fixed_linears_of(config_))
+      if (id.layer == 0) slot(view_, id) = {.out = net.value_heads, .in = config_.d, .weight = zeros_.get()};
+    DeltaView<Real>& delta = view_.layers[0].delta;
+    delta.convolution = ones_.get(), delta.log_rate = delta.step_bias = zeros_.get();
   }
   LinearWeight random_weight(const FormatSpec& spec, int64_t out, int64_t in) {
     check(spec.kind == Kind::integer && spec.scale == ScaleKind::u8, "a layer of integers with 8-bit scales, not {}",
@@ -114,10 +108,10 @@ class LayerBench {
   }
   void one_step(int64_t step) {
     for (auto& m : matrices_) m->parameters([&](Parameter<D>& p) { device_.zero(p.gradient.get(), p.n); });
-    block_.forward(view_, rows_of_step_, input_.get(), output_.get());
+    block_.forward(view_.layers[0], rows_of_step_, input_.get(), output_.get());
     device_.scale_difference(target_.get(), 1 / static_cast<double>(rows_ * config_.d), rows_ * config_.d,
                              output_.get());
-    block_.backward(view_, rows_of_step_, input_.get(), output_.get(), true);
+    block_.backward(view_.layers[0], rows_of_step_, input_.get(), output_.get(), true);
     for (auto& m : matrices_) {
       m->backward();
       m->parameters([&](Parameter<D>& p) { p.step(device_, {.rate = 1e-4, .step = step}, 1); });
@@ -130,9 +124,9 @@ class LayerBench {
   int64_t rows_;
   Rng rng_{1};
   Block<D> block_;
-  LayerView<Real> view_;
+  NetworkView<Real> view_;
   std::vector<std::unique_ptr<Matrix<D>>> matrices_;
-  std::shared_ptr<Real[]> ones_, input_, target_, output_;
+  std::shared_ptr<Real[]> ones_, zeros_, input_, target_, output_;
   typename D::Rows rows_of_step_;
 };
 

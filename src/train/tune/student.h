@@ -34,9 +34,7 @@ class Student {
         outer_(outer),
         dense_(dense),
         most_(most) {
-    view_.layers.resize(static_cast<size_t>(config_.L));
-    for (int layer = 0; layer < config_.L; ++layer)
-      view_.layers[static_cast<size_t>(layer)].attention = attention_sizes(config_, layer);
+    view_.layers = layer_views<Real>(config_);
   }
 
   // Loads a layer, or with -1 what is outside the layers, into the device's memory: as `tuned` has it, or from the
@@ -53,7 +51,7 @@ class Student {
       slot(view_, id) = matrix.view();
       if (!is_tuned(id, matrix)) slot(view_, id).weight_gradient = nullptr;
       if (stored.bias) {
-        DenseParameter<D>& bias = add(bias_name(id), tuned);
+        DenseParameter<D>& bias = add(bias_name(id), tuned, 0);
         slot(view_, id).bias = bias.weight(), slot(view_, id).bias_gradient = dense_ ? bias.gradient() : nullptr;
         vectors_of_[layer].push_back(&bias);
       }
@@ -61,16 +59,19 @@ class Student {
     }
     for (auto [of, which] : norms_of(config_)) {
       if ((which == Norm::final ? -1 : of) != layer) continue;
-      DenseParameter<D>& norm = add(norm_name(config_, of, which), tuned);
+      const bool less_one = config_.blocks.norm_plus_one && which != Norm::delta;  // as Checkpoint::norm has it
+      DenseParameter<D>& norm = add(norm_name(config_, of, which), tuned, less_one ? 1.0f : 0.0f);
       slot(view_, of, which) = {norm.weight(), dense_ ? norm.gradient() : nullptr};
       vectors_of_[layer].push_back(&norm);
     }
+    fixed_.load(device_, model_, layer, view_);
     if (layer < 0 && config_.tie_embeddings) view_.head = view_.embedding;
   }
   void release(int layer) {
     std::erase_if(matrices_, [&](const auto& m) { return m.first.layer == layer; });
     for (DenseParameter<D>* vector : vectors_of_[layer]) vectors_.erase(std::string(vector->parameter().name));
     vectors_of_.erase(layer);
+    fixed_.release(layer);
   }
 
   const NetworkView<Real>& view() const { return view_; }
@@ -158,11 +159,11 @@ class Student {
   bool is_tuned(LinearId id, const Matrix<D>& matrix) const {
     return (id.layer >= 0 || outer_) && (dense_ || !matrix.is_dense());
   }
-  DenseParameter<D>& add(const std::string& name, const TunedWeights* tuned) {
+  DenseParameter<D>& add(const std::string& name, const TunedWeights* tuned, float added) {
     const OwnedTensor t = tuned == nullptr ? model_.tensor(name) : tuned->tensors.at(name);
     std::vector<float> values(static_cast<size_t>(t.view.elements()));
     convert_to_float(t.view, values);
-    return vectors_.try_emplace(name, device_, name, t.view.dtype, t.view.shape, values).first->second;
+    return vectors_.try_emplace(name, device_, name, t.view.dtype, t.view.shape, values, added).first->second;
   }
 
   D& device_;
@@ -174,6 +175,7 @@ class Student {
   std::map<LinearId, Matrix<D>> matrices_;
   std::map<std::string, DenseParameter<D>> vectors_;
   std::map<int, std::vector<DenseParameter<D>*>> vectors_of_;  // by layer; -1 for what is outside
+  Fixed<D> fixed_;
   NetworkView<Real> view_;
 };
 

@@ -12,13 +12,15 @@
 namespace fidelio::train {
 
 int64_t tune_bytes(const ModelConfig& config, const TuneOptions& options, int64_t context) {
-  int64_t layer = 0, outer = 0;
+  std::vector<int64_t> layers(static_cast<size_t>(config.L));
+  int64_t outer = 0;
   for (LinearId id : linears_of(config))
-    if (id.layer <= 0) (id.layer < 0 ? outer : layer) += shape_of(config, id).elements();
+    (id.layer < 0 ? outer : layers[static_cast<size_t>(id.layer)]) += shape_of(config, id).elements();
+  const int64_t layer = *std::max_element(layers.begin(), layers.end());
   // This counts values, masters, gradients and two moments of the model, and the values of the source. The best model
   // so far is at most its codes and scales. Without steps of the whole model it is one layer at a time.
   const bool alone = options.steps == 0;
-  const int64_t held = outer + layer * (alone ? 1 : config.L);
+  const int64_t held = outer + (alone ? layer : std::accumulate(layers.begin(), layers.end(), int64_t{0}));
   const int64_t sums = options.windows * context <= options.rows ? 0 : alone ? layer : held;
   int64_t bytes = 4 * (6 * held + sums) + (alone ? 0 : 2 * held) + Tape<Host<float>>::bytes(config, options.rows);
   if (options.layer_steps > 0) bytes += LayerStage<Host<float>>::bytes(config, std::min<int64_t>(512, options.rows));
@@ -146,13 +148,19 @@ TuneResult tune_on_host(const Checkpoint& model, const Checkpoint& source, const
 }
 
 // For each weight and row there are two operations forward, two for the gradient of its input and two for its own.
-// Attention has two products of L^2 / 2 by e forward, and five on the way back, with the scores again.
+// Attention has two products of L^2 / 2 by e forward, and five on the way back, with the scores again. A delta net's
+// are counted as host_delta.cc makes them: for each row and head 12 products with a state, and with a chunk of 64 rows 7
+// by the columns of a key and 5.5 by those of a value.
 double layer_operations(const ModelConfig& c, int64_t windows, int64_t context) {
   double weights = 0;
   for (LinearId id : linears_of(c))
     if (id.layer == 0) weights += static_cast<double>(shape_of(c, id).elements());
   const auto n = static_cast<double>(windows * context), length = static_cast<double>(context);
-  return n * (6 * weights + 7 * length * c.h * c.e);
+  const DeltaNet& net = c.delta;
+  const double chunks = 64 * (14.0 * net.key_dim + 11.0 * net.value_dim);
+  const double mixer =
+      has_delta_net(c, 0) ? net.value_heads * (24.0 * net.key_dim * net.value_dim + chunks) : 7 * length * c.h * c.e;
+  return n * (6 * weights + mixer);
 }
 
 int64_t layer_bytes(const ModelConfig& c, int64_t windows, int64_t context) {
