@@ -66,7 +66,7 @@ inline std::vector<float> run_chunks(Runner& runner, std::span<const int32_t> id
                                      const std::vector<int32_t>& pages, Activations mode, int64_t first = 0) {
   std::vector<float> all;
   int64_t begin = 0;
-  const bool has_state = runner.program().state.layers > 0;
+  const bool has_state = runner.program().state.floats() > 0;
   if (has_state) runner.reserve_states(1);
   for (int64_t count : chunks) {
     Batch batch;

@@ -25,6 +25,15 @@ std::vector<std::pair<int, Norm>> norms_of(const ModelConfig& c) {
   return norms;
 }
 
+std::vector<std::pair<int, Norm>> predictor_norms_of(const ModelConfig& c) {
+  if (!c.predictor) return {};
+  constexpr int kLayer = kPredictorLayer;
+  std::vector<std::pair<int, Norm>> norms = {
+      {-1, Norm::token}, {-1, Norm::before}, {-1, Norm::predicted}, {kLayer, Norm::attn}, {kLayer, Norm::mlp}};
+  if (c.blocks.qk_norm != QkNorm::none) norms.insert(norms.end(), {{kLayer, Norm::q}, {kLayer, Norm::k}});
+  return norms;
+}
+
 bool has_bias(const ModelConfig& c, Role role) {
   switch (role) {
     case Role::q:

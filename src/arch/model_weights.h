@@ -33,6 +33,8 @@ Shape shape_of(const ModelConfig& config, LinearId id);  // Returns (out, in), w
 int64_t elements_of(const ModelConfig& config, LinearId id);
 // Returns all norms of the model, each with its layer, which is -1 for the final norm.
 std::vector<std::pair<int, Norm>> norms_of(const ModelConfig& config);
+// Returns the norms of the predictor, none of which norms_of() has.
+std::vector<std::pair<int, Norm>> predictor_norms_of(const ModelConfig& config);
 // Returns the number of values in a norm's weight: d, or for q and k the columns that are normed together.
 int64_t norm_size(const ModelConfig& config, Norm which);
 // Returns the layers whose MLP is a mixture of experts, and the tensor names of their routers.

@@ -122,12 +122,24 @@ Statement read_statement(const ModelSource& source) {
 
 }  // namespace
 
+namespace {
+
+// Tells whether the files have the block of these families that predicts a token more.
+bool has_predictor(const ModelConfig& config, const TensorFiles& files) {
+  const bool known = config.architecture == Architecture::qwen3_next || config.architecture == Architecture::qwen3_5 ||
+                     config.architecture == Architecture::qwen3_5_moe;
+  return known && files.contains(stored_name(files, weight_name({kPredictorLayer, Role::join})));
+}
+
+}  // namespace
+
 Checkpoint Checkpoint::open(const std::string& path) { return open(open_model_source(path)); }
 
 Checkpoint Checkpoint::open(ModelSource source) {
   Checkpoint c(std::move(source));
   const std::string& folder = c.folder();
   c.config_ = load_config(c.texts());
+  c.config_.predictor = has_predictor(c.config_, *c.source_.tensors);
   Statement said = read_statement(c.source_);
   std::map<LinearId, FormatSpec>& declared = said.formats;
   c.provenance_ = std::move(said.provenance);
@@ -150,6 +162,9 @@ Checkpoint Checkpoint::open(ModelSource source) {
   for (auto [layer, which] : norms_of(c.config_)) c.norm(layer, which);
   for (const LinearId id : fixed_linears_of(c.config_)) c.format(id);
   for (const int layer : routed_layers(c.config_)) c.router(layer);
+  for (const LinearId id : predictor_linears_of(c.config_)) c.format(id);
+  for (const auto& [layer, which] : predictor_norms_of(c.config_)) c.norm(layer, which);
+  if (c.config_.predictor && has_experts(c.config_, kPredictorLayer)) c.router(kPredictorLayer);
   for (const int layer : delta_layers(c.config_))
     for (const DeltaTensor which : kDeltaTensors) c.delta(layer, which);
   if (c.config_.kept_columns > 0) c.check_kept_columns();
@@ -465,12 +480,16 @@ void write_checkpoint(const std::string& folder, const Checkpoint& source,
     if (has_bias(c, id.role)) beside(bias_name(id));
   }
   for (auto [layer, which] : norms_of(c)) beside(norm_name(c, layer, which));
-  for (const LinearId id : fixed_linears_of(c)) {
+  for (auto [layer, which] : predictor_norms_of(c)) beside(norm_name(c, layer, which));
+  std::vector<LinearId> as_they_are = fixed_linears_of(c);
+  std::ranges::copy(predictor_linears_of(c), std::back_inserter(as_they_are));
+  for (const LinearId id : as_they_are) {
     const Shape shape = shape_of(c, id);
     declare(id, allocate_weight(source.format(id), shape[0], shape[1]),
             [&source](LinearId i) { return source.linear(i); });
   }
   for (const std::string& router : router_names(c)) beside(router);
+  if (c.predictor && has_experts(c, kPredictorLayer)) beside(router_name(c, kPredictorLayer));
   for (const int layer : delta_layers(c))
     for (const DeltaTensor which : kDeltaTensors) beside(delta_name(layer, which));
   for (const auto& [name, order] : kept.orders) tensors.push_back(to_write(name, order));

@@ -26,6 +26,14 @@ std::set<std::string> names_of(const ModelConfig& config, const TensorFiles& fil
     names.insert(stored_name(files, weight_name(id)));
     names.insert(stored_name(files, fused_name(config, id).weight));
   }
+  for (const LinearId id : predictor_linears_of(config)) {
+    names.insert(stored_name(files, weight_name(id)));
+    names.insert(stored_name(files, fused_name(config, id).weight));
+  }
+  for (const auto& [layer, norm] : predictor_norms_of(config))
+    names.insert(stored_name(files, norm_name(config, layer, norm)));
+  if (config.predictor && has_experts(config, kPredictorLayer))
+    names.insert(stored_name(files, router_name(config, kPredictorLayer)));
   for (const int layer : delta_layers(config))
     for (const DeltaTensor which : kDeltaTensors) names.insert(stored_name(files, delta_name(layer, which)));
   return names;
@@ -57,8 +65,9 @@ const Part kParts[] = {{{"model.visual.", "visual.", "model.vision_tower.", "vis
                         "sees images"},
                        {{"mtp.", "model.mtp."}, "predicts further tokens (mtp)"}};
 
-void note_parts(const TensorFiles& files, std::vector<std::string>& notes) {
+void note_parts(const ModelConfig& config, const TensorFiles& files, std::vector<std::string>& notes) {
   for (const Part& part : kParts) {
+    if (config.predictor && part.begins.front() == "mtp.") continue;  // drafts are made by it
     int64_t bytes = 0;
     for (const std::string& name : files.names())
       if (std::ranges::any_of(part.begins, [&](std::string_view begin) { return name.starts_with(begin); }))
@@ -87,7 +96,7 @@ std::vector<std::string> left_out(const ModelConfig& config, const TensorFiles& 
         fmt::format("{} tensors are no part of the model that its config.json describes and are left out, as by "
                     "transformers: {}{}",
                     left.size(), left.front(), left.size() > 1 ? ", .." : ""));
-  note_parts(files, notes);
+  note_parts(config, files, notes);
   return notes;
 }
 

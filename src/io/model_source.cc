@@ -80,6 +80,7 @@ void untie_other_head(ModelSource& source) {
 std::string stored_name(const TensorFiles& files, const std::string& name) {
   constexpr std::string_view kModel = "model.";
   if (files.contains(name)) return name;
+  if (name.starts_with("mtp.") && files.contains("model.mtp.fc.weight")) return "model." + name;
   const std::string inside = name.starts_with(kModel) ? name.substr(kModel.size()) : "";
   if (files.contains("language_model.model.embed_tokens.weight")) return "language_model." + name;
   if (!inside.empty() && files.contains("model.language_model.embed_tokens.weight"))
