@@ -167,8 +167,8 @@ FusedName expert_name(const ModelConfig& c, LinearId id) {
   return {module + ".input_linear.weight", {of_both}, 2 * c.experts * f};
 }
 
-// The matrices of Qwen3-Next hold, for each key head, its rows of q and of k and those of its value heads of v and of z;
-// and those of its value heads of b and of a.
+// The matrices of Qwen3-Next hold, for each key head, its rows of q and of k and those of its value heads of v and of
+// z; and those of its value heads of b and of a.
 FusedName interleaved_name(const ModelConfig& c, LinearId id) {
   const DeltaNet& n = c.delta;
   if (id.role != Role::delta_qkv && id.role != Role::delta_z && id.role != Role::delta_b && id.role != Role::delta_a)

@@ -1,6 +1,7 @@
 // This file reads a Hugging Face config.json of the families in arch/model_config.h, with the keys of transformers 4
 // (rope_theta, rope_scaling, torch_dtype) and 5 (rope_parameters, dtype). For a model that sees images (Mistral3,
-// Gemma3, Qwen3.5) it reads the config of the text model: text_config, together with settings that only the outer config has.
+// Gemma3, Qwen3.5) it reads the config of the text model: text_config, together with settings that only the outer
+// config has.
 //
 // Keys that describe the weights (hidden_size, intermediate_size, num_hidden_layers, num_attention_heads, vocab_size)
 // must be there; a missing optional key has transformers' default for that family. Settings that this program would

@@ -34,10 +34,9 @@ nlohmann::json inspect(const Checkpoint& c) {
     const FormatSpec spec = c.format(id);
     const Shape shape = shape_of(c.config(), id);
     const int64_t bytes = stored_bytes(spec, shape[0], shape[1]);
-    const bool inner = id.layer >= 0;
     matrix_bytes += bytes;
     matrix_parameters += elements_of(c.config(), id);
-    if (inner) {
+    if (id.layer >= 0) {
       linear_bytes += bytes;
       linear_parameters += elements_of(c.config(), id);
     }

@@ -130,8 +130,8 @@ TEST_F(ReadBackTest, ExactGgufIsTheSameModel) {
   EXPECT_EQ(changed_since_written(read).weights + changed_since_written(read).files, "");
 }
 
-// The model has a layer with a delta net and one with attention: q (128, 64) with its gate, in_proj_qkv (192, 64), out_proj
-// (64, 128), whose columns are four value heads of two key heads.
+// The model has a layer with a delta net and one with attention: q (128, 64) with its gate, in_proj_qkv (192, 64),
+// out_proj (64, 128), whose columns are four value heads of two key heads.
 json mixed_config(const std::string& class_name, const std::string& type) {
   json config = llama_config();
   config.update({{"architectures", {class_name}},

@@ -1,6 +1,6 @@
-// These tests read GGUF files of models with delta nets, as llama.cpp's own converter makes them from the tiny models
-// (tools/make_gguf_goldens.py), and write such files. A file is the same model as the folder, and our export holds the
-// same tensors as the converter's file.
+// These tests read and write files of models with delta nets: our folders, and GGUF files as llama.cpp's own converter
+// makes them from the tiny models (tools/make_gguf_goldens.py). A file is the same model as the folder it was made
+// from, and our export holds the same tensors as the converter's file.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -17,6 +17,26 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
 
+struct DeltaFolders : testing::TestWithParam<std::string> {};
+INSTANTIATE_TEST_SUITE_P(All, DeltaFolders, testing::ValuesIn(kDeltaModels),
+                         [](const auto& info) { return info.param; });
+
+// Unchanged weights are written once more, each under a name of its own, whatever tensors the source keeps them in.
+TEST_P(DeltaFolders, WrittenAgainAreTheSameModel) {
+  const Checkpoint source = Checkpoint::open(tiny_model(GetParam()));
+  const TestFolder folder;
+  write_checkpoint(folder / "dense", source, {}, nullptr, nlohmann::json::object());
+  const Checkpoint written = Checkpoint::open(folder / "dense");
+  EXPECT_THAT(written.notes(), IsEmpty());
+  EXPECT_EQ(written.parameters(), source.parameters());
+  const std::vector<std::string> names = Safetensors::open(folder / "dense").names();
+  for (const auto& ids : {linears_of(source.config()), fixed_linears_of(source.config())})
+    for (LinearId id : ids) EXPECT_THAT(names, testing::Contains(weight_name(id)));
+  const auto ids = golden_json(GetParam())["ids"].get<std::vector<int32_t>>();
+  EXPECT_EQ(run_whole(*make_cpu_runner(written, exact_options()), ids, Activations::f32),
+            run_whole(*make_cpu_runner(source, exact_options()), ids, Activations::f32));
+}
+
 class GgufDelta : public testing::TestWithParam<std::string> {
  protected:
   std::string golden() const { return source_path("tests/golden/gguf/" + GetParam() + ".gguf"); }
@@ -24,9 +44,9 @@ class GgufDelta : public testing::TestWithParam<std::string> {
 INSTANTIATE_TEST_SUITE_P(All, GgufDelta, testing::Values("qwen3_5", "qwen3_5_moe_image", "qwen3_next"),
                          [](const auto& info) { return info.param; });
 
-// The weights are those of the folder bit for bit, in our order of heads. The file holds -e^x for the logarithm x of the
-// decay's rate: e^x is rounded to 2^-24 of its size and its logarithm, which is below 5 in size, to 2^-22, so x moves by
-// less than 2^-21. Logits have the tolerance of golden_test.cc.
+// The weights are those of the folder bit for bit, in our order of heads. The file holds -e^x for the logarithm x of
+// the decay's rate: e^x is rounded to 2^-24 of its size and its logarithm, which is below 5 in size, to 2^-22, so x
+// moves by less than 2^-21. Logits have the tolerance of golden_test.cc.
 TEST_P(GgufDelta, IsTheModelOfTheFolder) {
   const Checkpoint ours = Checkpoint::open(tiny_model(GetParam())), read = Checkpoint::open(golden());
   ASSERT_EQ(linears_of(read.config()), linears_of(ours.config()));
