@@ -1,5 +1,5 @@
-// These tests hold the operations of gated delta nets on the GPU to kernels/ref, and to the laws of backend.h. Without a
-// GPU they are skipped.
+// These tests hold the operations of gated delta nets on the GPU to kernels/ref, and to the laws of backend.h. Without
+// a GPU they are skipped.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -189,8 +189,8 @@ class CudaDelta : public ::testing::Test {
 
 size_t place(int slot, int64_t of_layer) { return static_cast<size_t>((slot * kLayers + kLayer) * of_layer); }
 
-// Convolutions copy their states. A sum of `kernel` products has as many roundings, each at most u times the magnitudes;
-// the steepest slope of SiLU is 1.1, and it has about eight roundings of its own.
+// Convolutions copy their states. A sum of `kernel` products has as many roundings, each at most u times the
+// magnitudes; the steepest slope of SiLU is 1.1, and it has about eight roundings of its own.
 void expect_convolved(const Net& net, const Inputs& in, const Kept& before, const std::vector<Part>& parts,
                       const Result& got) {
   const StateShape shape = net.shape();

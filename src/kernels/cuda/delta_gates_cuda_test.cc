@@ -1,5 +1,5 @@
-// These tests hold the gates of delta nets, of attention and of shared experts on the GPU to kernels/ref, and the products
-// around them to the laws of backend.h. Without a GPU they are skipped.
+// These tests hold the gates of delta nets, of attention and of shared experts on the GPU to kernels/ref, and the
+// products around them to the laws of backend.h. Without a GPU they are skipped.
 #include <gtest/gtest.h>
 
 #include <array>

@@ -130,6 +130,16 @@ std::string Cuda::kernel_name(const Linear& weight, Activations mode) const {
 }
 
 // --- a step --------------------------------------------------------------------------------------------------------
+void Cuda::State::forget_step() {
+  fresh = {};
+  joining = chaining = false;
+  waiting.reset();
+  chain.clear();
+  routing.alone = false;
+  next_count = 0;
+  expected = {};
+}
+
 void Cuda::begin(const Batch& batch, Reading reading, const AttentionShape& shape) {
   State& s = *state_;
   const Activations mode = reading.activations;
@@ -142,14 +152,8 @@ void Cuda::begin(const Batch& batch, Reading reading, const AttentionShape& shap
   s.rows = batch.rows();
   s.logit_count = static_cast<int64_t>(batch.logit_rows.size());
   const auto sequences = static_cast<int64_t>(batch.segments.size());
-  s.fresh = {};
-  s.joining = s.chaining = false;
-  s.waiting.reset();  // the step before may have been given up
-  s.chain.clear();
-  s.routing.alone = false;
+  s.forget_step();
   s.turned.assign(shape.rotations.size(), 0);
-  s.next_count = 0;
-  s.expected = {};
   int64_t longest = 0;
   for (const Segment& segment : batch.segments)
     longest = std::max<int64_t>(longest, int64_t{segment.position} + segment.rows);

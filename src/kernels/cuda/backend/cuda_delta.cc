@@ -103,7 +103,8 @@ void Cuda::delta_rule(const Matrix& x, const Matrix& b, const Matrix& a, const M
                     shape.key_dim,
                     shape.value_dim,
                     slots_of(states.matrices, layer, shape.matrices(), shape.layers)};
-  // Rows of prompts go through one kernel even in batches without a whole chunk, so that their bits are the same in all.
+  // Rows of prompts go through one kernel even in batches without a whole chunk, so that their bits are the same in
+  // all.
   if (s.kind == RowKind::output || s.mode == Activations::f32) return cuda::delta_rows(s.stream, s.delta, d);
   s.grow(s.delta_products, 4 * cuda::delta_product_floats(s.delta.chunks, d.heads, d.key_dim));
   s.grow(s.delta_scores, 4 * cuda::delta_score_floats(s.delta.chunks, d.heads));

@@ -1,11 +1,10 @@
 // This file defines what a Cuda holds between calls: the step under way, its scratch, and recorded graphs. Only
 // cuda*.cc includes it. It also says how operations are fused.
 //
-// The operations are in cuda.cc, those of delta nets and of gates beside them in cuda_delta.cc, and those of experts and
-// of choosing tokens in cuda_experts.cc and cuda_choose.cc.
-// cuda_state.cc prepares activations and chooses kernels for products, and cuda_join.cc lets products wait and shows
-// the launches of a layer. pack.cc brings weights into the layout of the kernels, which are in linear/, rows/,
-// attention/ and delta/.
+// The operations are in cuda.cc, those of delta nets and of gates beside them in cuda_delta.cc, and those of experts
+// and of choosing tokens in cuda_experts.cc and cuda_choose.cc. cuda_state.cc prepares activations and chooses kernels
+// for products, and cuda_join.cc lets products wait and shows the launches of a layer. pack.cc brings weights into the
+// layout of the kernels, which are in linear/, rows/, attention/ and delta/.
 //
 // The operations of a backend are called one by one, and none of them knows the next. A GPU is faster if the kernel of
 // one operation also does a part of its neighbour. There are four ways to do that, and each has members in this class.
@@ -25,10 +24,10 @@
 //   4. An operation takes over the one before. rope_append() keeps its heads in `fresh`, and attend() does both.
 //
 // A new fused kernel is added in these steps.
-//   a. Write the kernel in the folder of its kind (linear/, rows/, attention/ or delta/), whose .cu files cmake/cuda.cmake
-//      compiles. Its header declares a function that launches it and one that says which shapes and devices it takes,
-//      such as joins() or attention_appends(). The choice may depend on weights, shapes and the number of rows, but a
-//      row must get the bits that it has without the fusion.
+//   a. Write the kernel in the folder of its kind (linear/, rows/, attention/ or delta/), whose .cu files
+//      cmake/cuda.cmake compiles. Its header declares a function that launches it and one that says which shapes and
+//      devices it takes, such as joins() or attention_appends(). The choice may depend on weights, shapes and the
+//      number of rows, but a row must get the bits that it has without the fusion.
 //   b. Choose one of the four ways. The first operation notes what it was asked for in a member of this class, and the
 //      second one launches the fused kernel (in cuda.cc, or for products in cuda_join.cc).
 //   c. Launch what was noted where another operation follows: in flush(), which every operation calls before it
@@ -209,6 +208,7 @@ struct Cuda::State {
   using Shape = std::tuple<uint64_t, int64_t, int64_t, int, std::array<int, 3>, int, Activations, int, bool>;
   std::map<Shape, cuda::Graph> graphs;
   int64_t logit_count = 0;
+  void forget_step();  // forgets what waits in the step before, which may have been given up
 
   // Returns a handle for new activations in `acts`, which makes all others invalid.
   Acts fresh_acts(int64_t n, int64_t columns) { return fresh_acts(n, columns, kind); }
@@ -280,8 +280,8 @@ struct Cuda::State {
   }
   static constexpr int64_t kLargestDequantised = 65536;  // the most outputs, so vocabularies stay packed
 
-  // FP32 weights with at most so many outputs, as delta nets and shared experts may have, are multiplied by the kernel of
-  // routers where rows are of output. It needs no scratch, which could not grow in a recorded step.
+  // FP32 weights with at most so many outputs, as delta nets and shared experts may have, are multiplied by the kernel
+  // of routers where rows are of output. It needs no scratch, which could not grow in a recorded step.
   static constexpr int64_t kNarrow = 256;
 
   // Computes y = W input for several weights, in as few launches as their shapes allow. multiply() takes one weight,

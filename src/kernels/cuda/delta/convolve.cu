@@ -1,7 +1,7 @@
 // This file convolves the columns of rows over a sequence's positions. A thread has a column.
 //
-// A kernel of kMost weights does what one of fewer weights asks for, with zeros in front of them. A row's sum begins with
-// its oldest input, wherever that comes from, so its bits do not depend on how a sequence is cut into batches.
+// A kernel of kMost weights does what one of fewer weights asks for, with zeros in front of them. A row's sum begins
+// with its oldest input, wherever that comes from, so its bits do not depend on how a sequence is cut into batches.
 #include "kernels/cuda/delta/delta.h"
 #include "kernels/cuda/device/launch.cuh"
 #include "kernels/cuda/linear/layout/prepare.cuh"

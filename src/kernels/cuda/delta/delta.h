@@ -34,8 +34,8 @@ struct StateSlots {
   int64_t apart = 0;
 };
 
-// Computes y (n, channels) = silu(x convolved with w (channels, kernel)). The states are the last kernel - 1 inputs, the
-// oldest first: (kernel - 1, channels).
+// Computes y (n, channels) = silu(x convolved with w (channels, kernel)). The states are the last kernel - 1 inputs,
+// the oldest first: (kernel - 1, channels).
 constexpr int kWidestConvolution = 16;
 struct Convolution {
   const float *x, *w;
@@ -76,9 +76,9 @@ void gated_norm(Stream stream, const float* x, const float* gate, const float* w
 void split_heads(Stream stream, const float* x, int64_t n, int h, int e, float* q, float* gate);
 // Computes x (n, d) += sigmoid(gate (n)) * y.
 void add_shared(Stream stream, const float* y, const float* gate, int64_t n, int64_t d, float* x);
-// A predictor's rows (op::Before, op::Carry, op::Join). Computes y (n, d) = the row before of each row of x, the first of
-// a segment from what its state carries. Copies the rows of x whose states are kept to these. Computes y (n, 2 d) = the
-// columns of a, and then those of b (n, d).
+// A predictor's rows (op::Before, op::Carry, op::Join). Computes y (n, d) = the row before of each row of x, the first
+// of a segment from what its state carries. Copies the rows of x whose states are kept to these. Computes y (n, 2 d) =
+// the columns of a, and then those of b (n, d).
 void before(Stream stream, const DeltaRows& rows, const float* x, int64_t d, const StateSlots& carried, float* y);
 void carry(Stream stream, const DeltaRows& rows, const float* x, int64_t d, const StateSlots& carried);
 void join(Stream stream, const float* a, const float* b, int64_t n, int64_t d, float* y);

@@ -73,47 +73,50 @@ double microseconds(Stream stream, const std::function<void()>& work) {
   return times[times.size() / 2];
 }
 
-// Measures a layer of `sequences` sequences of `rows` rows, whose last row's state is kept where it was read.
-void measure(int heads, int sequences, int rows, bool of_prompt) {
-  const int n = sequences * rows, channels = 2 * kKeyHeads * kColumns + heads * kColumns, values = heads * kColumns,
-            chunks = of_prompt ? n / kDeltaChunk : 0;
-  const int64_t matrices = int64_t{heads} * kColumns * kColumns, inputs = int64_t{kKernel - 1} * channels;
-  const int layers = static_cast<int>(std::clamp<int64_t>((int64_t{256} << 20) / (matrices * 4 * sequences), 2, 32));
-  std::vector<int32_t> table, kept, slots(static_cast<size_t>(sequences)), chunk_rows;
-  std::iota(slots.begin(), slots.end(), 0);
-  for (int s = 0; s < sequences; ++s) {
-    table.insert(table.end(), {s * rows, rows, s, of_prompt ? 0 : rows, chunks / sequences, chunks / sequences * s});
-    kept.insert(kept.end(), static_cast<size_t>(rows), s);
+// A Bench has layers of `sequences` sequences of `rows` rows, whose last row's state is kept where it was read.
+struct Bench {
+  int heads, sequences, rows;
+  bool of_prompt;
+  int n = sequences * rows, channels = (2 * kKeyHeads + heads) * kColumns, values = heads * kColumns,
+      chunks = of_prompt ? n / kDeltaChunk : 0;
+  int64_t matrices = int64_t{heads} * kColumns * kColumns, inputs = int64_t{kKernel - 1} * channels;
+  int layers = static_cast<int>(std::clamp<int64_t>((int64_t{256} << 20) / (matrices * 4 * sequences), 2, 32));
+  Stream stream = make_stream();
+  DeviceBuffer segments, kept, slots, chunk_rows;
+  DeviceBuffer x = randoms(int64_t{n} * channels, 0, 1), w = randoms(int64_t{channels} * kKernel, 0, 0.5f),
+               gates = randoms(int64_t{n} * heads * 2, 0, 1), decay = randoms(2 * heads, -1, 0.3f),
+               z = randoms(int64_t{n} * values, 0, 1), norm = randoms(kColumns, 1, 0.1f),
+               states = randoms(layers * sequences * matrices, 0, 0.1f),
+               windows = randoms(layers * sequences * inputs, 0, 1), convolved = floats(int64_t{n} * channels),
+               read = floats(int64_t{n} * values), out = floats(int64_t{n} * values),
+               products = floats(delta_product_floats(chunks, heads, kColumns)),
+               scores = floats(delta_score_floats(chunks, heads)), factors = floats(delta_factor_floats(chunks, heads));
+
+  static DeviceBuffer floats(int64_t n) { return DeviceBuffer(static_cast<size_t>(n) * 4); }
+  Bench(int heads, int sequences, int rows, bool of_prompt)
+      : heads(heads), sequences(sequences), rows(rows), of_prompt(of_prompt) {
+    std::vector<int32_t> table, behind, own(static_cast<size_t>(sequences)), firsts = {0};
+    std::iota(own.begin(), own.end(), 0);
+    for (int s = 0; s < sequences; ++s) {
+      table.insert(table.end(), {s * rows, rows, s, of_prompt ? 0 : rows, chunks / sequences, chunks / sequences * s});
+      behind.insert(behind.end(), static_cast<size_t>(rows), s);
+    }
+    behind.push_back(sequences);
+    for (int c = 1; c < chunks; ++c) firsts.push_back(c * kDeltaChunk);
+    segments = sent(table), kept = sent(behind), slots = sent(own), chunk_rows = sent(firsts);
   }
-  kept.push_back(sequences);
-  for (int c = 0; c < chunks; ++c) chunk_rows.push_back(c * kDeltaChunk);
-  chunk_rows.push_back(0);
-  const DeviceBuffer on_table = sent(table), on_kept = sent(kept), on_slots = sent(slots), on_chunks = sent(chunk_rows),
-                     x = randoms(int64_t{n} * channels, 0, 1), w = randoms(int64_t{channels} * kKernel, 0, 0.5f),
-                     gates = randoms(int64_t{n} * heads * 2, 0, 1), decay = randoms(2 * heads, -1, 0.3f),
-                     z = randoms(int64_t{n} * values, 0, 1), norm = randoms(kColumns, 1, 0.1f),
-                     states = randoms(layers * sequences * matrices, 0, 0.1f),
-                     windows = randoms(layers * sequences * inputs, 0, 1),
-                     convolved(static_cast<size_t>(int64_t{n} * channels) * 4),
-                     read(static_cast<size_t>(int64_t{n} * values) * 4), out(read.size()),
-                     products(static_cast<size_t>(delta_product_floats(chunks, heads, kColumns)) * 4),
-                     scores(static_cast<size_t>(delta_score_floats(chunks, heads)) * 4),
-                     factors(static_cast<size_t>(delta_factor_floats(chunks, heads)) * 4);
-  const DeltaRows all{on_table.as<DeltaSegment>(), sequences, on_kept.as<int32_t>(), on_slots.as<int32_t>(),
-                      on_chunks.as<int32_t>(),     chunks};
-  const Stream stream = make_stream();
-  const auto convolution = [&](int layer) {
-    convolve(stream, all,
-             {x.as<float>(),
-              w.as<float>(),
-              convolved.as<float>(),
-              n,
-              channels,
-              kKernel,
-              {windows.as<float>() + layer * inputs, layers * inputs},
-              of_prompt});
-  };
-  const auto rule = [&](int layer) {
+  ~Bench() { destroy_stream(stream); }
+
+  DeltaRows all() const {
+    return {segments.as<DeltaSegment>(), sequences, kept.as<int32_t>(), slots.as<int32_t>(),
+            chunk_rows.as<int32_t>(),    chunks};
+  }
+  void convolution(int layer) const {
+    const StateSlots own{windows.as<float>() + layer * inputs, layers * inputs};
+    convolve(stream, all(),
+             {x.as<float>(), w.as<float>(), convolved.as<float>(), n, channels, kKernel, own, of_prompt});
+  }
+  void rule(int layer) const {
     const DeltaRule d{convolved.as<float>(),
                       gates.as<float>(),
                       gates.as<float>() + int64_t{n} * heads,
@@ -128,32 +131,35 @@ void measure(int heads, int sequences, int rows, bool of_prompt) {
                       products.as<float>(),
                       scores.as<float>(),
                       factors.as<float>()};
-    of_prompt ? delta_chunks(stream, all, d) : delta_rows(stream, all, d);
-  };
-  const auto normed = [&](int) {
+    of_prompt ? delta_chunks(stream, all(), d) : delta_rows(stream, all(), d);
+  }
+  void normed(int) const {
     gated_norm(stream, read.as<float>(), z.as<float>(), norm.as<float>(), 1e-6f, Gate::silu, n, heads, kColumns,
                out.as<float>(), {});
-  };
-  const auto each = [&](const auto&... operations) {
-    return microseconds(stream,
-                        [&] {
-                          for (int layer = 0; layer < layers; ++layer) (operations(layer), ...);
-                        }) /
-           layers;
-  };
-  const double together = each(convolution, rule, normed), alone = each(rule);
-  std::printf("%d value heads, %d x %d rows%s: %.2f us a layer (convolution %.2f, rule %.2f, norm %.2f), ", heads,
-              sequences, rows, of_prompt ? " of prompts" : "", together, each(convolution), alone, each(normed));
-  if (of_prompt) {
-    const double c = kDeltaChunk, e = kColumns, flops = chunks * heads * 2 * (3 * c * e * e + 5 * c * c * e);
-    std::printf("rule %.1f TFLOP/s\n", flops / alone * 1e-6);
-  } else {
-    const double bytes = 8.0 * static_cast<double>(sequences * matrices);
-    std::printf("states %.0f GB/s in the rule, %.0f in all\n", bytes / alone * 1e-3, bytes / together * 1e-3);
   }
-  std::fflush(stdout);
-  destroy_stream(stream);
-}
+  // Returns the microseconds of some operations of a layer.
+  template <typename... Operations>
+  double each(const Operations&... operations) const {
+    const auto work = [&] {
+      for (int layer = 0; layer < layers; ++layer) ((this->*operations)(layer), ...);
+    };
+    return microseconds(stream, work) / layers;
+  }
+  void measure() const {
+    const double together = each(&Bench::convolution, &Bench::rule, &Bench::normed), alone = each(&Bench::rule);
+    std::printf("%d value heads, %d x %d rows%s: %.2f us a layer (convolution %.2f, rule %.2f, norm %.2f), ", heads,
+                sequences, rows, of_prompt ? " of prompts" : "", together, each(&Bench::convolution), alone,
+                each(&Bench::normed));
+    if (of_prompt) {
+      const double c = kDeltaChunk, e = kColumns, flops = chunks * heads * 2 * (3 * c * e * e + 5 * c * c * e);
+      std::printf("rule %.1f TFLOP/s\n", flops / alone * 1e-6);
+    } else {
+      const double bytes = 8.0 * static_cast<double>(sequences * matrices);
+      std::printf("states %.0f GB/s in the rule, %.0f in all\n", bytes / alone * 1e-3, bytes / together * 1e-3);
+    }
+    std::fflush(stdout);
+  }
+};
 
 }  // namespace
 
@@ -162,8 +168,8 @@ int main(int argc, char** argv) {
   if (argc > 1) all = {std::atoi(argv[1])};
   for (const int heads : all) {
     for (const int rows : {1, 2, 4, 9})
-      for (const int sequences : {1, 8, 32, 128}) measure(heads, sequences, rows, false);
+      for (const int sequences : {1, 8, 32, 128}) Bench(heads, sequences, rows, false).measure();
     for (const int sequences : {1, 4})
-      for (const int rows : {512, 2048}) measure(heads, sequences, rows, true);
+      for (const int rows : {512, 2048}) Bench(heads, sequences, rows, true).measure();
   }
 }

@@ -1,5 +1,5 @@
-// This file has the delta rule for rows of prompts: it takes states through whole chunks (delta_chunks.cuh), and through
-// the other rows as delta_rows.cuh does.
+// This file has the delta rule for rows of prompts: it takes states through whole chunks (delta_chunks.cuh), and
+// through the other rows as delta_rows.cuh does.
 #include "kernels/cuda/delta/delta_chunks.cuh"
 #include "kernels/cuda/device/launch.cuh"
 

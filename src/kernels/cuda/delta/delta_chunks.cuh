@@ -1,8 +1,8 @@
 // This file has what the kernels for chunks of a gated delta net share (delta_products.cu and delta_chunks.cu).
 //
 // The 64 rows of a chunk are computed together (Yang et al., arXiv 2412.06464). Let q and k be the unit vectors, s the
-// shares that are written, c_i the sum of the decays' logarithms up to row i, and d_il = e^(c_i - c_l) for l <= i, which
-// is never above 1. With a head's state S before the chunk:
+// shares that are written, c_i the sum of the decays' logarithms up to row i, and d_il = e^(c_i - c_l) for l <= i,
+// which is never above 1. With a head's state S before the chunk:
 //
 //   A_il = s_i (k_i k_l) d_il for l < i    T = (I + A)^-1       scores P_il = (q_i k_l) d_il for l <= i
 //   W = T diag(s e^c) K                    U = T diag(s) V
@@ -48,7 +48,8 @@ struct Halved {
     low = __float_as_uint(x - __uint_as_float(high)) & 0xffffe000u;
   }
 };
-// Rows is 16 x 8 of the left matrix of a product: at(row, column) returns an element. Columns is 8 x 8 of the right one.
+// Rows is 16 x 8 of the left matrix of a product: at(row, column) returns an element. Columns is 8 x 8 of the right
+// one.
 struct RowsFragment {
   uint32_t high[4], low[4];
   template <typename At>

@@ -92,8 +92,8 @@ __device__ void compare_rows(const DeltaRule& d, int row, int head, float* score
     }
 }
 
-// Computes the lower left block of an inverse, `size` rows from row and column `at` on, as -T2 A T1, where T1 and T2 are
-// the inverses of the blocks on the diagonal. Thread i of `threads` takes every threads-th element.
+// Computes the lower left block of an inverse, `size` rows from row and column `at` on, as -T2 A T1, where T1 and T2
+// are the inverses of the blocks on the diagonal. Thread i of `threads` takes every threads-th element.
 __device__ void join_inverses(int at, int size, int i, int threads, ProductScratch& m) {
   const auto dot = [&](const float* row, const float* column) {
     float sum = 0;

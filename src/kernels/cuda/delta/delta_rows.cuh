@@ -79,8 +79,8 @@ struct StateColumn {
   }
 };
 
-// Prepares row `row` as row `at` of the scratch: q and k divided by their norms, and the slice of v. This is the work of
-// a warp.
+// Prepares row `row` as row `at` of the scratch: q and k divided by their norms, and the slice of v. This is the work
+// of a warp.
 template <int kKeys>
 __device__ void prepare_row(const DeltaRule& d, int head, int row, int at, int column, RowScratch<kKeys>& m) {
   constexpr int kPadded = kKeys * kDeltaWarps, kEach = kPadded / 32;
