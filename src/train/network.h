@@ -66,8 +66,8 @@ NormView<Real>& slot(NetworkView<Real>& net, int index, Norm which) {
   }
 }
 
-// Fixed holds the weights of a model that tuning leaves as they are: those of delta nets besides their large linears and
-// their norm.
+// Fixed holds the weights of a model that tuning leaves as they are: those of delta nets besides their large linears
+// and their norm.
 template <class D>
 class Fixed {
  public:
