@@ -62,7 +62,7 @@ NormView<Real>& slot(NetworkView<Real>& net, int index, Norm which) {
     case Norm::delta:
       return layer.delta.norm;
     default:
-      throw Error("tuning has no place for norms behind blocks");
+      throw Error("tuning has no place for a norm that layers here do not have");
   }
 }
 
