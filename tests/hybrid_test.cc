@@ -198,8 +198,9 @@ struct TunedHybrid : Hybrids {
   TunedHybrid() { run("fidelio quantize source --method rtn --format int3g32zs8 --embedding int6g32zs8 -o made"); }
   // The windows are longer than a chunk of a delta net, and no multiple of it.
   static std::string tuning(const std::string& options, const std::string& out) {
-    return "tune made --reference source --calibration short.txt --calibration-tokens 3000 --calibration-samples 0 "
-           "--held-tokens 600 --context 100 --windows 6 --rows 200 --layer-steps 3 --steps 8 --evaluate-every 4 "
+    return "tune made --reference source --calibration '" + source_path("models/data/docs-calibration.txt") +
+           "' --calibration-tokens 3000 --calibration-samples 0 --held-tokens 600 --context 100 --windows 6 --rows 200 "
+           "--layer-steps 3 --steps 8 --evaluate-every 4 "
            "--code-rate 0.02 " +
            options + " -o " + out + " --json - 2>/dev/null";
   }

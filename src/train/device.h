@@ -3,8 +3,8 @@
 // those of the serving forward with FP32 activations.
 //
 // A Device is where those operations run. Host<float> is used on a CPU, Host<double> lets finite differences check
-// every backward operation, and Gpu has the same members. Everything above (block.h, tape.h, network.h, matrix.h) is
-// written once.
+// every backward operation, and Gpu has the members that a Device must have. Everything above (block.h, tape.h,
+// network.h, matrix.h) is written once.
 //
 // The letters mean: n rows of a step; d, f, h, hk, e, v and L as in ModelConfig. Matrices are row-major and dense, of
 // type Real. Below, "+=" says that a result is added to what is there. Every sum has an order that does not depend on

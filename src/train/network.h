@@ -62,12 +62,12 @@ NormView<Real>& slot(NetworkView<Real>& net, int index, Norm which) {
     case Norm::delta:
       return layer.delta.norm;
     default:
-      throw Error("tuning has no place for norms behind blocks");
+      throw Error("tuning has no place for a norm that layers here do not have");
   }
 }
 
-// Fixed holds the weights of a model that tuning leaves as they are: those of delta nets besides their large linears and
-// their norm.
+// Fixed holds the weights of a model that tuning leaves as they are: those of delta nets besides their large linears
+// and their norm.
 template <class D>
 class Fixed {
  public:

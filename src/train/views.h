@@ -1,5 +1,5 @@
-// This file defines how the forward and backward pass see a model: as views of weights in the memory of a Device. It has
-// the one operation that all parts of a layer share, the linear.
+// This file defines how the forward and backward pass see a model: as views of weights in the memory of a Device. It
+// has the one operation that all parts of a layer share, the linear.
 #pragma once
 #include <vector>
 

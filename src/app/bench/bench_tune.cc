@@ -4,6 +4,7 @@
 #include "app/bench/shapes.h"
 #include "core/foreign/units.h"
 #include "formats/format_spec.h"
+#include "io/hf_config.h"
 #include "train/tune/tuner.h"
 
 namespace fidelio::app {
@@ -17,20 +18,11 @@ struct TuneBench {
   double peak = 989.4;  // It is in 10^12 operations a second.
 };
 
-ModelConfig config_of(const NamedShape& s) {
-  ModelConfig c;
-  for (const Family& family : families())
-    if (family.class_name == s.architecture) c.architecture = family.architecture, c.blocks = family.blocks;
-  c.L = s.L, c.d = s.d, c.h = s.h, c.hk = s.hk, c.e = s.e, c.f = s.f, c.v = s.v;
-  c.rope.theta = s.theta, c.rms_eps = static_cast<float>(s.eps), c.max_positions = s.context;
-  return c;
-}
-
 void bench_tune(const TuneBench& o) {
   check_can_write({o.json});
   const NamedShape* shape = find_shape(o.shape);
   check(shape != nullptr, "--shape {}: one of {}", o.shape, shape_names());
-  const ModelConfig config = config_of(*shape);
+  const ModelConfig config = parse_config(hf_config_of(*shape).dump(), shape->name);
   const FormatSpec spec = parse_format(o.format);
   const bool gpu = on_gpu(o.run);
   const train::LayerTiming t =

@@ -2,6 +2,7 @@
 // models, and `bench linear` times their matrices.
 #pragma once
 #include <array>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <string_view>
 
@@ -41,6 +42,9 @@ inline constexpr std::array<NamedShape, 12> kShapes = {{
     {"qwen3.6-35b-a3b", "Qwen3_5MoeForCausalLM", "qwen3_5_moe_text", 40, 2048, 16, 2, 256, 512, 248320, 262144, false,
      1e7, 1e-6, 256, 8, 512, 16, 32},
 }};
+
+// Returns the config.json of a model of this shape.
+nlohmann::json hf_config_of(const NamedShape& shape);
 
 inline const NamedShape* find_shape(std::string_view name) {
   for (const NamedShape& shape : kShapes)

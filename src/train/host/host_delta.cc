@@ -1,16 +1,16 @@
 // This file computes the gated delta rule (op::DeltaRule in step/program.h) and its backward pass in chunks of 64 rows.
 //
-// Let S be the state before a chunk, and for its row i let g_i be the product of the shares that rows up to i keep of the
-// state, D_ij = g_i / g_j, and b_i the share of the change that row i writes. Then the rows change the state by k_i c_i^T,
-// and these changes, which follow from each other, solve a triangular system:
+// Let S be the state before a chunk, and for its row i let g_i be the product of the shares that rows up to i keep of
+// the state, D_ij = g_i / g_j, and b_i the share of the change that row i writes. Then the rows change the state by
+// k_i c_i^T, and these changes, which follow from each other, solve a triangular system:
 //
 //   c_i + b_i sum_{j < i} D_ij (k_i k_j) c_j = b_i (v_i - g_i S^T k_i)
 //   y_i = g_i S^T q_i + sum_{j <= i} D_ij (q_i k_j) c_j
 //   S' = g_n S + sum_i D_ni k_i c_i^T
 //
-// (the chunked form of Yang et al., arXiv 2412.06464, with the system solved for the changes themselves). The backward
-// pass makes the states before all chunks of a head once more, and then goes through the chunks from the last to the
-// first. Its memory is a state for each chunk, besides what is proportional to the rows.
+// This is the chunked form of Yang et al., arXiv 2412.06464, with the system solved for the changes themselves. The
+// backward pass makes the states before all chunks of a head once more, and then goes through the chunks from the last
+// to the first. Its memory is a state for each chunk, besides what is proportional to the rows.
 #include "train/host/host.h"
 #include "train/host/host_math.h"
 
@@ -37,8 +37,8 @@ struct KeyHead {
   int64_t first, n;  // rows of the sequence
   int64_t head;
   int64_t dk;
-  std::vector<T> q, k, dq, dk_;       // (n, dk)
-  std::vector<T> q_factor, k_factor;  // (n): by what the rows were multiplied
+  std::vector<T> q, k, q_gradient, k_gradient;  // (n, dk)
+  std::vector<T> q_factor, k_factor;            // (n): by what the rows were multiplied
 
   KeyHead(const DeltaNet& how, const Sequences& sequences, int64_t job, const T* u)
       : net(how), head(job % how.key_heads), dk(how.key_dim) {
@@ -50,11 +50,11 @@ struct KeyHead {
   int64_t q_column() const { return first * net.channels() + head * dk; }
   int64_t k_column() const { return q_column() + net.keys(); }
 
-  void begin_gradients() { dq.assign(q.size(), T{0}), dk_.assign(k.size(), T{0}); }
+  void begin_gradients() { q_gradient.assign(q.size(), T{0}), k_gradient.assign(k.size(), T{0}); }
   // Replaces the queries and keys in u by their gradients.
   void end_gradients(T* u) const {
-    normalise_back(q, q_factor, dq, T{1} / static_cast<T>(dk), u + q_column());
-    normalise_back(k, k_factor, dk_, T{1}, u + k_column());
+    normalise_back(q, q_factor, q_gradient, T{1} / static_cast<T>(dk), u + q_column());
+    normalise_back(k, k_factor, k_gradient, T{1}, u + k_column());
   }
 
  private:
@@ -113,18 +113,20 @@ class ValueHead {
   // Fills a chunk, whose state is given.
   void load(int64_t number, DeltaChunk<T>& c) const {
     c.at = number * kChunk, c.rows = std::min(kChunk, keys_.n - c.at);
-    T total[kChunk], sum = 0;
-    for (int64_t i = 0; i < c.rows; ++i) total[i] = sum += log_kept_[static_cast<size_t>(c.at + i)];
+    double total[kChunk], sum = 0;  // in FP64, so that small differences of large sums are right
+    for (int64_t i = 0; i < c.rows; ++i)
+      total[i] = sum += static_cast<double>(log_kept_[static_cast<size_t>(c.at + i)]);
     for (auto* list : {&c.since, &c.until}) list->resize(kChunk);
     for (auto* square : {&c.decay, &c.alike, &c.reads}) square->assign(kChunk * kChunk, T{0});
     for (auto* values : {&c.known, &c.change}) values->resize(static_cast<size_t>(kChunk * dv_));
-    exp_row(total, T{0}, c.rows, c.since.data());
     for (int64_t i = 0; i < c.rows; ++i) {
       T* decay = c.decay.data() + i * kChunk;
-      c.until[static_cast<size_t>(i)] = sum - total[i];
-      for (int64_t j = 0; j <= i; ++j) decay[j] = total[i] - total[j];
+      c.since[static_cast<size_t>(i)] = static_cast<T>(total[i]);
+      c.until[static_cast<size_t>(i)] = static_cast<T>(sum - total[i]);
+      for (int64_t j = 0; j <= i; ++j) decay[j] = static_cast<T>(total[i] - total[j]);
       exp_row(decay, T{0}, i + 1, decay);
     }
+    exp_row(c.since.data(), T{0}, c.rows, c.since.data());
     exp_row(c.until.data(), T{0}, c.rows, c.until.data());
     const T *q = keys_.q.data() + c.at * dk_, *k = keys_.k.data() + c.at * dk_;
     gemm(false, true, c.rows, c.rows, dk_, T{1}, k, dk_, k, dk_, T{0}, c.alike.data(), kChunk);
@@ -248,9 +250,9 @@ void ValueHead<T>::reads_back(const DeltaChunk<T>& c, const T* dy, KeyHead<T>& k
     }
   const int64_t rows = c.at * dk_;
   gemm(false, false, c.rows, dk_, c.rows, T{1}, dreads.data(), kChunk, keys.k.data() + rows, dk_, T{1},
-       keys.dq.data() + rows, dk_);
+       keys.q_gradient.data() + rows, dk_);
   gemm(true, false, c.rows, dk_, c.rows, T{1}, dreads.data(), kChunk, keys.q.data() + rows, dk_, T{1},
-       keys.dk_.data() + rows, dk_);
+       keys.k_gradient.data() + rows, dk_);
 }
 
 // Goes back through the matrix b_i D_ij (k_i k_j) of the system.
@@ -269,7 +271,7 @@ void ValueHead<T>::system_back(const DeltaChunk<T>& c, const std::vector<T>& dri
     }
   const int64_t rows = c.at * dk_;
   gemm(false, false, c.rows, dk_, c.rows, T{1}, both.data(), kChunk, keys.k.data() + rows, dk_, T{1},
-       keys.dk_.data() + rows, dk_);
+       keys.k_gradient.data() + rows, dk_);
 }
 
 // Goes back through the right sides b_i (v_i - g_i S^T k_i). Returns the gradient of S^T k_i.
@@ -298,7 +300,7 @@ void ValueHead<T>::states_back(const DeltaChunk<T>& c, const T* dy, const std::v
                                std::vector<T>& dstate, T* dtotal) const {
   const int64_t rows = c.at * dk_;
   const T* q = keys.q.data() + rows;
-  T *dq = keys.dq.data() + rows, *dk = keys.dk_.data() + rows;
+  T *dq = keys.q_gradient.data() + rows, *dk = keys.k_gradient.data() + rows;
   const T* own = own_rows(c, dy);
   const std::vector<T> dread = scaled(c.since, own, c.rows, dv_, stride());
   std::vector<T> read(dread.size());

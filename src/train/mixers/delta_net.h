@@ -1,4 +1,5 @@
-// This file computes a gated delta net as the mixer of a layer, and its backward pass, written once over a HybridDevice:
+// This file computes a gated delta net as the mixer of a layer, and its backward pass, written once over a
+// HybridDevice:
 //
 //   input --+-- qkv - convolve --+-- delta rule - norm of heads - times function of z - out - added
 //           +-- b a -------------+                                |

@@ -1,5 +1,5 @@
-// These tests compare the operations of gated delta nets and gates with kernels/ref and with finite differences in FP64.
-// Sequences end before, at and behind the ends of chunks, and sizes are no multiples of a vector.
+// These tests compare the operations of gated delta nets and gates with kernels/ref and with finite differences in
+// FP64. Sequences end before, at and behind the ends of chunks, and sizes are no multiples of a vector.
 #include "kernels/ref/ref.h"
 #include "train/gradient_check.h"
 #include "train/views.h"
@@ -102,8 +102,8 @@ TEST_P(DeltaOperations, DeltaRule) {
   }
 }
 
-// FP32 rounds each of the sums of a chunk and of the solution of its system. The error of a sum is some eps of its terms,
-// and those are not much larger than the results here, so that 1e-5 of the norm shows any other fault.
+// FP32 rounds each of the sums of a chunk and of the solution of its system. The error of a sum is some eps of its
+// terms, and those are not much larger than the results here, so that 1e-5 of the norm shows any other fault.
 TEST_P(DeltaOperations, FloatsAreNear) {
   Host<float> host(2);
   const auto rows = host.load(rows_.sequences);
