@@ -16,7 +16,6 @@ namespace fidelio {
 // Names the limits that a backend sets to a model's shape.
 struct ShapeLimits {
   int head_multiple = 2;                    // of the columns of a head
-  bool turns_parts_of_normed_heads = true;  // it rotates a part of a head's columns where heads are normed
   bool delta_nets = true;                   // it runs gated delta nets, gates on attention and shared experts
 };
 
@@ -113,8 +112,7 @@ inline ModelConfig random_config(Draw& draw, const ShapeLimits& limits) {
   c.blocks.norm_before = !c.blocks.norm_after || draw.one_in(2);
   c.blocks.qk_norm = draw.of({QkNorm::none, QkNorm::none, QkNorm::head, QkNorm::width});
   c.blocks.activation = draw.of({Activation::silu, Activation::gelu_tanh});
-  const bool turns_parts = limits.turns_parts_of_normed_heads || c.blocks.qk_norm != QkNorm::head;
-  if (turns_parts && draw.one_in(3)) c.rotary = 2 * draw.between(1, c.e / 2);
+  if (draw.one_in(3)) c.rotary = 2 * draw.between(1, c.e / 2);
   draw_layers(draw, c);
   c.tie_embeddings = draw.one_in(2);
   c.qkv_bias = draw.one_in(3), c.o_bias = draw.one_in(4), c.mlp_bias = draw.one_in(4);

@@ -332,16 +332,17 @@ void Cuda::rope_append(Matrix& q, Matrix& k, const Matrix& v, const Matrix* q_no
   float* turns = s.turns.as<float>() + which * s.rows * e;
   if (!std::exchange(s.turned[static_cast<size_t>(which)], 1))
     cuda::rope_turns(s.stream, s.positions, s.rows, frequencies, e, whole ? rotation.scale : 1, turns);
-  if ((!whole && pairs > 0) || shape.query_scale != 1 || shape.query_growth != 0) {
-    check(whole || pairs == 0 || !q_norm, "the CUDA backend turns parts of heads only where they are not normalised");
+  // Parts of heads are rotated here, after their norm; attention itself norms and rotates whole heads.
+  const bool in_parts = !whole && pairs > 0;
+  const auto norm_of = [](const Matrix* weight, bool here) { return weight && here ? weight->data() : nullptr; };
+  if (in_parts || shape.query_scale != 1 || shape.query_growth != 0)
     cuda::prepare_heads(s.stream, s.positions, s.rows,
-                        {frequencies + e / 2, whole ? 0 : pairs, rotation.scale, shape.query_scale,
-                         static_cast<float>(shape.query_growth), shape.query_growth_positions},
+                        {frequencies + e / 2, in_parts ? pairs : 0, rotation.scale, shape.query_scale,
+                         static_cast<float>(shape.query_growth), shape.query_growth_positions,
+                         norm_of(q_norm, in_parts), norm_of(k_norm, in_parts), shape.norm_eps},
                         shape.heads, shape.kv_heads, e, q.data(), k.data());
-  }
   const cuda::FreshHeads fresh{
-      q.data(),       k.data(), v.data(), q_norm ? q_norm->data() : nullptr, k_norm ? k_norm->data() : nullptr,
-      shape.norm_eps, turns};
+      q.data(), k.data(), v.data(), norm_of(q_norm, !in_parts), norm_of(k_norm, !in_parts), shape.norm_eps, turns};
   const bool in_units = s.units.count > 0 || s.units.of_sequence == 1;
   if (s.kind == RowKind::output && in_units &&
       cuda::attention_appends(State::kind_of(cache.format), shape.heads, shape.kv_heads, shape.head_dim,

@@ -114,14 +114,16 @@ void rope_turns(Stream stream, const int32_t* positions, int64_t n, const float*
                 float rope_scale, float* turns);
 void rope_append(Stream stream, const AttentionArguments& a, const FreshHeads& fresh);
 // HeadPreparation describes what some heads need before: q is multiplied by query_scale (1 + growth log(1 +
-// floor(position / growth_positions))), and a part of each head, the pairs (i, i + pairs), is rotated. Both change q
-// (n, h, e) and k (n, hk, e) in place.
+// floor(position / growth_positions))), heads are normalised unless the weights are null, and a part of each head, the
+// pairs (i, i + pairs), is rotated. All change q (n, h, e) and k (n, hk, e) in place.
 struct HeadPreparation {
   const float* frequencies = nullptr;  // (pairs)
   int pairs = 0;
   float scale = 1;  // factor of cos and sin
   float query_scale = 1, growth = 0;
   int growth_positions = 1;
+  const float *q_norm = nullptr, *k_norm = nullptr;  // (e)
+  float eps = 0;
 };
 void prepare_heads(Stream stream, const int32_t* positions, int64_t n, const HeadPreparation& how, int h, int hk, int e,
                    float* q, float* k);

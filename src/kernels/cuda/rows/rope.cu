@@ -25,22 +25,40 @@ __global__ void turns_of_rows(const int32_t* positions, const float* frequencies
     turns[int64_t{blockIdx.x} * half + i] = turn_at(position, frequencies[i], scale);
 }
 
+constexpr int kPrepareThreads = 64;
+
+// Returns what a head of e columns, which the threads of a block share, is multiplied by before its norm's weight.
+__device__ __forceinline__ float factor_of_head(const float* at, float factor, int e, float eps) {
+  __shared__ float of_warps[kPrepareThreads / 32];
+  float squares = 0;
+  for (int i = threadIdx.x; i < e; i += blockDim.x) squares = fmaf(at[i] * factor, at[i] * factor, squares);
+#pragma unroll
+  for (int apart = 16; apart > 0; apart /= 2) squares += __shfl_xor_sync(~0u, squares, apart);
+  if (threadIdx.x % 32 == 0) of_warps[threadIdx.x / 32] = squares;
+  __syncthreads();
+  return rsqrtf((of_warps[0] + of_warps[1]) / static_cast<float>(e) + eps);
+}
+
 // Thread block (row, head) has a query head, or one of the kv heads behind them. A thread has a pair, or a column of
 // the rest, which is not rotated.
-__global__ void heads_of_rows(const int32_t* positions, HeadPreparation how, int h, int hk, int e, float* q, float* k) {
+__global__ void __launch_bounds__(kPrepareThreads)
+    heads_of_rows(const int32_t* positions, HeadPreparation how, int h, int hk, int e, float* q, float* k) {
   begin_kernel();
   const int row = blockIdx.x, head = blockIdx.y, position = positions[row];
   const bool query = head < h;
   float* at = query ? q + (int64_t{row} * h + head) * e : k + (int64_t{row} * hk + head - h) * e;
   const float factor =
       query ? how.query_scale * fmaf(how.growth, log1pf(static_cast<float>(position / how.growth_positions)), 1.0f) : 1;
+  const float* norm = query ? how.q_norm : how.k_norm;
+  const float normed = norm ? factor_of_head(at, factor, e, how.eps) : 1;
+  const auto prepared = [&](int i) { return norm ? at[i] * factor * normed * norm[i] : at[i] * factor; };
   for (int i = threadIdx.x; i < e - how.pairs; i += blockDim.x) {
     if (i >= how.pairs) {
-      at[i + how.pairs] *= factor;
+      at[i + how.pairs] = prepared(i + how.pairs);
       continue;
     }
     const float2 t = turn_at(position, how.frequencies[i], how.scale);
-    const float x = at[i] * factor, y = at[i + how.pairs] * factor;
+    const float x = prepared(i), y = prepared(i + how.pairs);
     at[i] = fmaf(x, t.x, -__fmul_rn(y, t.y));
     at[i + how.pairs] = fmaf(y, t.x, __fmul_rn(x, t.y));
   }
@@ -87,8 +105,8 @@ void rope_turns(Stream stream, const int32_t* positions, int64_t n, const float*
 
 void prepare_heads(Stream stream, const int32_t* positions, int64_t n, const HeadPreparation& how, int h, int hk, int e,
                    float* q, float* k) {
-  launch("preparing heads", stream, dim3(static_cast<unsigned>(n), static_cast<unsigned>(h + hk)), 64, 0, heads_of_rows,
-         positions, how, h, hk, e, q, k);
+  launch("preparing heads", stream, dim3(static_cast<unsigned>(n), static_cast<unsigned>(h + hk)), kPrepareThreads, 0,
+         heads_of_rows, positions, how, h, hk, e, q, k);
 }
 
 void rope_append(Stream stream, const AttentionArguments& a, const FreshHeads& fresh) {
