@@ -368,11 +368,11 @@ TEST_F(CudaDelta, SequencesMayBeCut) {
       }
       return all;
     };
-    // Prompts are cut between whole chunks, and in their rows before and after them.
-    const Result prompt = run(cut(300, 20, 0, {}), RowKind::prompt);
-    EXPECT_EQ(run(cut(300, 20, 0, {44}), RowKind::prompt), prompt);
-    EXPECT_EQ(run(cut(300, 20, 0, {10, 44, 108, 236}), RowKind::prompt), prompt);
-    EXPECT_EQ(run(cut(300, 20, 0, {172, 237, 299}), RowKind::prompt), prompt);
+    // Whole chunks end at rows 108, 172, 236 and 300. Prompts are cut between them, and in the rows around them.
+    const Result prompt = run(cut(310, 20, 0, {}), RowKind::prompt);
+    EXPECT_EQ(run(cut(310, 20, 0, {44}), RowKind::prompt), prompt);
+    EXPECT_EQ(run(cut(310, 20, 0, {10, 44, 108, 236}), RowKind::prompt), prompt);
+    EXPECT_EQ(run(cut(310, 20, 0, {172, 236, 301, 309}), RowKind::prompt), prompt);
     // Rows of output may be cut anywhere.
     const Result output = run(cut(9, 61, -1, {}), RowKind::output);
     EXPECT_EQ(run(cut(9, 61, -1, {1, 2, 3, 4, 5, 6, 7, 8}), RowKind::output), output);

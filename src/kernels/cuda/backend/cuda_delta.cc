@@ -21,8 +21,7 @@ Cuda::States Cuda::allocate_states(const StateShape& shape, int64_t slots) {
   if (shape.floats() == 0) return {};
   check(shape.key_dim <= cuda::kMostKeyColumns && shape.rows < cuda::kWidestConvolution,
         "the CUDA backend runs delta nets with keys of at most {} columns and convolutions over at most {} positions, "
-        "not "
-        "{} and {}: run this model with --device cpu",
+        "not {} and {}: run this model with --device cpu",
         cuda::kMostKeyColumns, cuda::kWidestConvolution, shape.key_dim, shape.rows + 1);
   state_->keeps_states = true;
   const auto buffer = [&](int64_t of_slot) {

@@ -10,6 +10,7 @@ namespace fidelio::cuda {
 namespace {
 
 constexpr int kConvolveThreads = 256, kRowsOfBlock = 16;
+constexpr int kInputsAhead = 4;  // rows that are read before the first of them is written
 
 template <int kMost>
 struct Window {
@@ -52,6 +53,23 @@ struct Window {
     for (int i = 0; i + 1 < kBefore; ++i) last[i] = i < missing ? 0 : last[i + 1];
     last[kBefore - 1] = newest;
   }
+  // Takes rows [first, last), and calls after(row) behind each.
+  template <typename After>
+  __device__ __forceinline__ void take(const Convolution& c, int first, int last, const After& after) {
+    for (int row = first; row < last; row += kInputsAhead) {
+      float newest[kInputsAhead];
+#pragma unroll
+      for (int i = 0; i < kInputsAhead; ++i)
+        newest[i] = row + i < last ? c.x[int64_t{row + i} * c.channels + column] : 0;
+#pragma unroll
+      for (int i = 0; i < kInputsAhead; ++i) {
+        if (row + i >= last) break;
+        c.y[int64_t{row + i} * c.channels + column] = silu(sum(newest[i]));
+        push(newest[i]);
+        after(row + i);
+      }
+    }
+  }
   __device__ __forceinline__ void keep(const Convolution& c, int slot) const {
     float* to = c.inputs.first + slot * c.inputs.apart + column;
 #pragma unroll
@@ -73,12 +91,9 @@ __global__ void __launch_bounds__(kConvolveThreads)
   if (has) window.read_state(c, segment, segment.first_row);
   ptx::dependency_wait();
   if (!has) return;
-  for (int row = segment.first_row; row < segment.first_row + segment.rows; ++row) {
-    const float newest = c.x[int64_t{row} * c.channels + column];
-    c.y[int64_t{row} * c.channels + column] = silu(window.sum(newest));
-    window.push(newest);
+  window.take(c, segment.first_row, segment.first_row + segment.rows, [&](int row) {
     for (int i = rows.kept[row]; i < rows.kept[row + 1]; ++i) window.keep(c, rows.slots[i]);
-  }
+  });
 }
 
 // Thread block (i, j, k) has 256 columns of rows 16 k, 16 k + 1, ... of segment j.
@@ -93,13 +108,7 @@ __global__ void __launch_bounds__(kConvolveThreads)
   Window<kMost> window(c, column);
   window.read_state(c, segment, segment.first_row + first);
   window.read_batch(c, segment, segment.first_row + first);
-#pragma unroll 4
-  for (int i = first; i < last; ++i) {
-    const int64_t at = int64_t{segment.first_row + i} * c.channels + column;
-    const float newest = c.x[at];
-    c.y[at] = silu(window.sum(newest));
-    window.push(newest);
-  }
+  window.take(c, segment.first_row + first, segment.first_row + last, [](int) {});
 }
 
 // Writes the states after rows. It is launched behind convolve_rows(), since a state may be written where it was read.
