@@ -375,6 +375,276 @@ FAMILIES["qwen3"] = QWEN_HEAD.replace("NOSYSTEM", "") + """{%- set ns = namespac
 {%- endif %}
 """
 
+# Qwen3-Coder and Qwen3-Coder-Next show tools and calls as XML.
+XML_FORM = """<tool_call>\\n<function=name_of_the_function>\\n<parameter=name_of_a_parameter>\\nits value,\\nof any number of lines\\n</parameter>\\n</function>\\n</tool_call>"""
+FAMILIES["qwen3-coder"] = """{% macro show_others(entry, known) %}
+    {%- if entry is mapping %}
+        {%- for key in entry if key not in known %}
+            {%- if entry[key] is mapping or (entry[key] is sequence and entry[key] is not string) %}
+                {{- '\\n<' ~ key ~ '>' ~ (entry[key] | tojson | safe) ~ '</' ~ key ~ '>' }}
+            {%- else %}
+                {{-'\\n<' ~ key ~ '>' ~ (entry[key] | string) ~ '</' ~ key ~ '>' }}
+            {%- endif %}
+        {%- endfor %}
+    {%- endif %}
+{% endmacro %}
+
+{%- if messages[0]["role"] == "system" %}
+    {%- set system = messages[0]["content"] %}
+    {%- set turns = messages[1:] %}
+{%- else %}
+    {%- set turns = messages %}
+{%- endif %}
+{%- if not tools is defined %}
+    {%- set tools = [] %}
+{%- endif %}
+{%- set with_tools = tools is iterable and tools | length > 0 %}
+{%- if system is defined %}
+    {{- "<|im_start|>system\\n" + system }}
+{%- elif with_tools %}
+    {{- "<|im_start|>system\\nYou work with a computer." }}
+{%- endif %}
+{%- if with_tools %}
+    {{- "\\n\\n# Tools\\n\\nThese are the functions:\\n\\n<tools>" }}
+    {%- for tool in tools %}
+        {%- if tool.function is defined %}
+            {%- set tool = tool.function %}
+        {%- endif %}
+        {{- "\\n<function>\\n<name>" ~ tool.name ~ "</name>" }}
+        {%- if tool.description is defined %}
+            {{- '\\n<description>' ~ (tool.description | trim) ~ '</description>' }}
+        {%- endif %}
+        {{- '\\n<parameters>' }}
+        {%- if tool.parameters is defined and tool.parameters is mapping and tool.parameters.properties is defined and tool.parameters.properties is mapping %}
+            {%- for name, fields in tool.parameters.properties|items %}
+                {{- '\\n<parameter>\\n<name>' ~ name ~ '</name>' }}
+                {%- if fields.type is defined %}
+                    {{- '\\n<type>' ~ (fields.type | string) ~ '</type>' }}
+                {%- endif %}
+                {%- set known = ['name', 'type', 'description'] %}
+                {{- show_others(fields, known) }}
+                {{- '\\n</parameter>' }}
+            {%- endfor %}
+        {%- endif %}
+        {{- show_others(tool.parameters, ['type', 'properties']) }}
+        {{- '\\n</parameters>' }}
+        {{- show_others(tool, ['type', 'name', 'description', 'parameters']) }}
+        {{- '\\n</function>' }}
+    {%- endfor %}
+    {{- "\\n</tools>\\n\\nA call has this form:\\n\\nFORM" }}
+{%- endif %}
+{%- if system is defined or with_tools %}
+    {{- '<|im_end|>\\n' }}
+{%- endif %}
+{%- for message in turns %}
+    {%- if message.role == "assistant" and message.tool_calls is defined and message.tool_calls is iterable and message.tool_calls | length > 0 %}
+        {{- '<|im_start|>' + message.role }}
+        {%- if message.content is defined and message.content is string and message.content | trim | length > 0 %}
+            {{- '\\n' + message.content | trim + '\\n' }}
+        {%- endif %}
+        {%- for call in message.tool_calls %}
+            {%- if call.function is defined %}
+                {%- set call = call.function %}
+            {%- endif %}
+            {{- '\\n<tool_call>\\n<function=' + call.name + '>\\n' }}
+            {%- if call.arguments is defined %}
+                {%- for key, value in call.arguments|items %}
+                    {{- '<parameter=' + key + '>\\n' }}
+                    {%- set value = value | tojson | safe if value is mapping or (value is sequence and value is not string) else value | string %}
+                    {{- value }}
+                    {{- '\\n</parameter>\\n' }}
+                {%- endfor %}
+            {%- endif %}
+            {{- '</function>\\n</tool_call>' }}
+        {%- endfor %}
+        {{- '<|im_end|>\\n' }}
+    {%- elif message.role == "user" or message.role == "system" or message.role == "assistant" %}
+        {{- '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>' + '\\n' }}
+    {%- elif message.role == "tool" %}
+        {%- if loop.previtem and loop.previtem.role != "tool" %}
+            {{- '<|im_start|>user\\n' }}
+        {%- endif %}
+        {{- '<tool_response>\\n' }}
+        {{- message.content }}
+        {{- '\\n</tool_response>\\n' }}
+        {%- if not loop.last and loop.nextitem.role != "tool" %}
+            {{- '<|im_end|>\\n' }}
+        {%- elif loop.last %}
+            {{- '<|im_end|>\\n' }}
+        {%- endif %}
+    {%- else %}
+        {{- '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>\\n' }}
+    {%- endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}
+    {{- '<|im_start|>assistant\\n' }}
+{%- endif %}
+""".replace("FORM", XML_FORM)
+
+# Qwen3.5 opens the thought in the prompt; 3.6 may keep the thoughts of all turns, and 3.8 does so and knows levels of effort.
+QWEN35 = """{%- set seen = namespace(pictures=0) %}
+{%- macro shown(content, counts, of_system=false) %}
+    {%- if content is string %}
+        {{- content }}
+    {%- elif content is iterable and content is not mapping %}
+        {%- for part in content %}
+            {%- if 'image' in part or 'image_url' in part or part.type == 'image' %}
+                {%- if of_system %}
+                    {{- raise_exception('A system message has no picture') }}
+                {%- endif %}
+                {%- if counts %}
+                    {%- set seen.pictures = seen.pictures + 1 %}
+                {%- endif %}
+                {%- if add_vision_id %}
+                    {{- 'Picture ' ~ seen.pictures ~ ': ' }}
+                {%- endif %}
+                {{- '<|vision_start|><|image_pad|><|vision_end|>' }}
+            {%- elif 'text' in part %}
+                {{- part.text }}
+            {%- else %}
+                {{- raise_exception('A part is a text or a picture') }}
+            {%- endif %}
+        {%- endfor %}
+    {%- elif content is none or content is undefined %}
+        {{- '' }}
+    {%- else %}
+        {{- raise_exception('A content is a text or parts') }}
+    {%- endif %}
+{%- endmacro %}
+{%- if not messages %}
+    {{- raise_exception('There are no messages') }}
+{%- endif %}
+EFFORT{%- if tools and tools is iterable and tools is not mapping %}
+    {{- '<|im_start|>system\\n' + how }}
+    {{- "# Tools\\n\\nThese are the functions:\\n\\n<tools>" }}
+    {%- for tool in tools %}
+        {{- "\\n" }}
+        {{- tool | tojson }}
+    {%- endfor %}
+    {{- "\\n</tools>" }}
+    {{- '\\n\\nA call has this form:\\n\\nFORM\\n\\n<IMPORTANT>\\nNothing follows a call.\\n</IMPORTANT>' }}
+    {%- if messages[0].role == 'system' %}
+        {%- set content = shown(messages[0].content, false, true)|trim %}
+        {%- if content %}
+            {{- '\\n\\n' + content }}
+        {%- endif %}
+    {%- endif %}
+    {{- '<|im_end|>\\n' }}
+{%- elif messages[0].role == 'system' or how %}
+    {%- set content = shown(messages[0].content, false, true)|trim if messages[0].role == 'system' else '' %}
+    {{- '<|im_start|>system\\n' + (how if content else how|trim) + content + '<|im_end|>\\n' }}
+{%- endif %}
+{%- set ns = namespace(in_steps=true, question=messages|length - 1) %}
+{%- for message in messages[::-1] %}
+    {%- set index = (messages|length - 1) - loop.index0 %}
+    {%- if ns.in_steps and message.role == "user" %}
+        {%- set content = shown(message.content, false)|trim %}
+        {%- if not(content.startswith('<tool_response>') and content.endswith('</tool_response>')) %}
+            {%- set ns.in_steps = false %}
+            {%- set ns.question = index %}
+        {%- endif %}
+    {%- endif %}
+{%- endfor %}
+{%- if ns.in_steps %}
+    {{- raise_exception('Nobody has asked anything') }}
+{%- endif %}
+{%- for message in messages %}
+    {%- set content = shown(message.content, true)|trim %}
+    {%- if message.role == "system" %}
+        {%- if not loop.first %}
+            {{- raise_exception('A system message comes first') }}
+        {%- endif %}
+    {%- elif message.role == "user" %}
+        {{- '<|im_start|>' + message.role + '\\n' + content + '<|im_end|>' + '\\n' }}
+    {%- elif message.role == "assistant" %}
+        {%- set thought = '' %}
+        {%- if message.reasoning_content is string %}
+            {%- set thought = message.reasoning_content %}
+OTHER_THOUGHT        {%- endif %}
+        {%- set thought = thought|trim %}
+        {%- if KEEPS loop.index0 > ns.question %}
+            {{- '<|im_start|>' + message.role + '\\n<think>\\n' + thought + '\\n</think>\\n\\n' + content }}
+        {%- else %}
+            {{- '<|im_start|>' + message.role + '\\n' + content }}
+        {%- endif %}
+        {%- if message.tool_calls and message.tool_calls is iterable and message.tool_calls is not mapping %}
+            {%- for call in message.tool_calls %}
+                {%- if call.function is defined %}
+                    {%- set call = call.function %}
+                {%- endif %}
+                {%- if loop.first %}
+                    {{- ('\\n\\n' if content|trim else '') + '<tool_call>\\n<function=' + call.name + '>\\n' }}
+                {%- else %}
+                    {{- '\\n<tool_call>\\n<function=' + call.name + '>\\n' }}
+                {%- endif %}
+                {%- if call.arguments is defined and call.arguments != '' %}
+                    {%- for key, value in call.arguments|items %}
+                        {{- '<parameter=' + key + '>\\n' }}
+                        {%- set value = VALUE %}
+                        {{- value }}
+                        {{- '\\n</parameter>\\n' }}
+                    {%- endfor %}
+                {%- endif %}
+                {{- '</function>\\n</tool_call>' }}
+            {%- endfor %}
+        {%- endif %}
+        {{- '<|im_end|>\\n' }}
+    {%- elif message.role == "tool" %}
+        {%- if loop.previtem and loop.previtem.role != "tool" %}
+            {{- '<|im_start|>user' }}
+        {%- endif %}
+        {{- '\\n<tool_response>\\n' }}
+        {{- content }}
+        {{- '\\n</tool_response>' }}
+        {%- if not loop.last and loop.nextitem.role != "tool" %}
+            {{- '<|im_end|>\\n' }}
+        {%- elif loop.last %}
+            {{- '<|im_end|>\\n' }}
+        {%- endif %}
+    {%- else %}
+        {{- raise_exception('Nobody plays the role ' ~ message.role) }}
+    {%- endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}
+    {{- '<|im_start|>assistant\\n' }}
+    {%- if enable_thinking is defined and enable_thinking is false %}
+        {{- '<think>\\n\\n</think>\\n\\n' }}
+    {%- else %}
+        {{- '<think>\\n' }}
+    {%- endif %}
+{%- endif %}
+""".replace("FORM", XML_FORM)
+OTHER_THOUGHT = """        {%- elif '</think>' in content %}
+            {%- set thought = content.split('</think>')[0].rstrip('\\n').split('<think>')[-1].lstrip('\\n') %}
+            {%- set content = content.split('</think>')[-1].lstrip('\\n') %}
+"""
+EFFORT = """{%- set how = '' %}
+{%- if enable_thinking is undefined or enable_thinking is true %}
+    {%- set effort = reasoning_effort|default('xhigh') %}
+    {%- if effort not in ('xhigh', 'medium', 'low') %}
+        {{- raise_exception('There is no effort ' ~ reasoning_effort ~ '; there are xhigh, medium and low.') }}
+    {%- endif %}
+    {%- if effort == 'xhigh' %}
+        {%- set how = 'Think long.\\n\\n' %}
+    {%- elif effort == 'low' %}
+        {%- set how = 'Think little.\\n\\n' %}
+    {%- endif %}
+{%- endif %}
+"""
+OLD_VALUE = "value | tojson | safe if value is mapping or (value is sequence and value is not string) else value | string"
+NEW_VALUE = "value | string if value is string else value | tojson | safe"
+
+
+def qwen35(effort, keeps, other_thought, value):
+    source = QWEN35.replace("EFFORT", effort).replace("KEEPS ", keeps)
+    return source.replace("OTHER_THOUGHT", other_thought).replace("VALUE", value)
+
+
+FAMILIES["qwen3.5"] = qwen35("{%- set how = '' %}\n", "", OTHER_THOUGHT, OLD_VALUE)
+FAMILIES["qwen3.6"] = qwen35("{%- set how = '' %}\n", "(preserve_thinking is defined and preserve_thinking is true) or ",
+                             OTHER_THOUGHT, OLD_VALUE)
+FAMILIES["qwen3.8"] = qwen35(EFFORT, "preserve_thinking is undefined or preserve_thinking is true or ", "", NEW_VALUE)
+
 
 def m(role, content, **more):
     return {"role": role, "content": content, **more}
@@ -415,11 +685,23 @@ CHATS = {
     "bad id": [m("user", "w"), m("assistant", "", tool_calls=[call("noop", {}, "short")])],
     "list content": [m("user", [{"type": "text", "text": "hi"}])],
     "none": [],
+    "kinds of values": [
+        m("user", "go"),
+        m("assistant", "\n I call twice. ", reasoning_content="both at once", tool_calls=[
+            call("get_weather", {"city": "Zürich\nor </parameter>", "days": 1.50, "at": None, "warm": True, "never": False}),
+            call("noop", {"list": ["a", 1, None], "object": {"b": "é\n<x>", "c": [True]}, "number": 12345678901234567890, "empty": ""})]),
+        m("tool", "r1"), m("tool", ""), m("assistant", None, reasoning_content="now the rest", tool_calls=[call("noop", {})]),
+        m("tool", "r3"), m("assistant", "Done."), m("user", "<tool_response>r4</tool_response>")],
+    "pictures": [m("user", [{"type": "text", "text": "See "}, {"type": "image_url", "image_url": {"url": "data:"}}, {"type": "image"}])],
+    "picture of a system": [m("system", [{"type": "image"}]), m("user", "q")],
+    "no question": [m("system", "s"), m("assistant", "a")],
 }
 TOKENS = {"bos_token": "<s>", "eos_token": "</s>"}
 EXTRAS = [{"add_generation_prompt": False}, {"add_generation_prompt": True},
           {"add_generation_prompt": True, "enable_thinking": False}, {"add_generation_prompt": True, "enable_thinking": True, "tools": TOOLS},
-          {"add_generation_prompt": False, "tools": TOOLS, "builtin_tools": ["noop", "code_interpreter"], "in_user_turn": False}]
+          {"add_generation_prompt": False, "tools": TOOLS, "builtin_tools": ["noop", "code_interpreter"], "in_user_turn": False},
+          {"add_generation_prompt": True, "preserve_thinking": True, "reasoning_effort": "low", "add_vision_id": True},
+          {"add_generation_prompt": True, "preserve_thinking": False, "reasoning_effort": "high"}]
 
 
 def families():
@@ -427,6 +709,8 @@ def families():
     for family, source in FAMILIES.items():
         for chat, messages in CHATS.items():
             for number, extra in enumerate(EXTRAS):
+                if number >= len(EXTRAS) - 2 and "add_vision_id" not in source:
+                    continue  # The last two set variables that these templates do not know.
                 variables = {"tools": None, "documents": None, **TOKENS, "messages": messages, **extra}
                 cases.append([family, chat, number, render(source, variables)])
     return {"tokens": TOKENS, "templates": FAMILIES, "chats": CHATS, "extras": EXTRAS, "cases": cases}

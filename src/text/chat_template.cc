@@ -50,8 +50,8 @@ Value to_value(const Json& json, int depth = 0) {
     case Json::value_t::number_integer:
       return Value::integer(json.get<int64_t>());
     case Json::value_t::number_unsigned:
-      check(json.get<uint64_t>() <= INT64_MAX, "chat messages: the integer {} does not fit in 64 bits",
-            json.get<uint64_t>());
+      if (const auto whole = json.get<uint64_t>(); whole > INT64_MAX)  // Schemas have the largest uint64 as a bound.
+        return Value::number(static_cast<double>(whole), std::to_string(whole));
       return Value::integer(json.get<int64_t>());
     case Json::value_t::number_float:
       return Value::number(json.get<double>());
@@ -293,23 +293,37 @@ std::string ChatTemplate::render_values(Value messages, const Json& extra) const
   return (tools && with_tools_ ? *with_tools_ : template_).render(variables, clock_);
 }
 
+namespace {
+
+// Adds the eos_token_id of a config, which is an id or a list of them.
+void add_ends(const Json& config, const std::string& path, std::set<int32_t>& ids) {
+  const auto it = config.find("eos_token_id");
+  if (it == config.end() || it->is_null()) return;
+  for (const Json& id : it->is_array() ? *it : Json::array({*it})) {
+    check(id.is_number_integer() && id.get<int64_t>() >= 0 && id.get<int64_t>() <= INT32_MAX,
+          "{}: eos_token_id: expected a token id or a list of them, found {}", path, foreign(id.dump()));
+    ids.insert(id.get<int32_t>());
+  }
+}
+
+}  // namespace
+
 std::vector<int32_t> stop_token_ids(const TextFiles& files,
                                     const std::function<std::optional<int32_t>(std::string_view)>& id_of) {
+  constexpr const char* kTurnEnd = "<|im_end|>";
   std::set<int32_t> ids;
   for (const char* name : {"generation_config.json", "config.json"}) {
-    const std::string path = files.path(name);
-    Json config = read_object(files, name);
-    auto it = config.find("eos_token_id");
-    if (it == config.end() || it->is_null()) continue;
-    for (const Json& id : it->is_array() ? *it : Json::array({*it})) {
-      check(id.is_number_integer() && id.get<int64_t>() >= 0 && id.get<int64_t>() <= INT32_MAX,
-            "{}: eos_token_id: expected a token id or a list of them, found {}", path, foreign(id.dump()));
-      ids.insert(id.get<int32_t>());
-    }
+    const Json config = read_object(files, name);
+    add_ends(config, files.path(name), ids);
+    const auto text = config.find("text_config");
+    if (text != config.end() && text->is_object()) add_ends(*text, files.path(name) + ": text_config", ids);
   }
   const std::map<std::string, std::string> tokens = special_tokens(files);
   if (const auto eos = tokens.find("eos_token"); eos != tokens.end())
     if (auto id = id_of(eos->second)) ids.insert(*id);
+  for (const auto& [name, source] : chat_templates(files))
+    if (source.find(kTurnEnd) != std::string::npos)
+      if (auto id = id_of(kTurnEnd)) ids.insert(*id);
   return {ids.begin(), ids.end()};
 }
 

@@ -151,6 +151,21 @@ TEST_F(ChatFolder, StopTokensAreAUnion) {
   EXPECT_THROW(stop_token_ids(folder_, id_of), Error);
 }
 
+// Models that also see pictures have the text model's ids in a part of config.json, and some files forget the end of a
+// turn, which ChatML's templates write.
+TEST_F(ChatFolder, StopTokensAreThoseOfTheTextModelAndOfTheTemplate) {
+  const auto id_in_chatml = [](std::string_view token) {
+    return token == "<|im_end|>" ? std::optional<int32_t>(6) : std::nullopt;
+  };
+  write("config.json", R"({"text_config": {"eos_token_id": 4}, "vision_config": {"eos_token_id": 3}})");
+  EXPECT_THAT(stop_token_ids(folder_, id_in_chatml), ElementsAre(4));
+  write("chat_template.jinja", "{% for m in messages %}{{ '<|im_start|>' + m.content + '<|im_end|>\n' }}{% endfor %}");
+  EXPECT_THAT(stop_token_ids(folder_, id_in_chatml), ElementsAre(4, 6));
+  EXPECT_THAT(stop_token_ids(folder_, id_of), ElementsAre(4));
+  write("config.json", R"({"text_config": {"eos_token_id": [-1]}})");
+  EXPECT_THROW(stop_token_ids(folder_, id_of), Error);
+}
+
 TEST_F(ChatFolder, GenerationDefaults) {
   EXPECT_FALSE(GenerationDefaults::load(folder_).temperature);
   write("generation_config.json", R"({"do_sample": true, "temperature": 1, "top_k": 20, "top_p": 0.8, "min_p": null,
