@@ -89,6 +89,21 @@ std::optional<ThinkingMarks> thought_in(const std::string& text) {
   return {};
 }
 
+// Clients know levels of effort under names that a template may refuse. Qwen3.8's templates know xhigh, medium and low
+// alone; Qwen's own service takes high and max as xhigh and minimal as low there.
+void name_effort(const ChatTemplate& chat, Json& extra) {
+  const auto knows = [&](const std::string& level) {
+    return chat.source().find("'" + level + "'") != std::string::npos ||
+           chat.source().find('"' + level + '"') != std::string::npos;
+  };
+  const auto effort = extra.find("reasoning_effort");
+  if (effort == extra.end() || !effort->is_string() || !knows("xhigh")) return;
+  const std::string level = *effort;
+  if (knows(level)) return;
+  if (level == "high" || level == "max") *effort = "xhigh";
+  if (level == "minimal" && knows("low")) *effort = "low";
+}
+
 }  // namespace
 
 ChatPrompt chat_prompt(const Fields& fields, const ServedModel& model, bool bounded) {
@@ -100,6 +115,7 @@ ChatPrompt chat_prompt(const Fields& fields, const ServedModel& model, bool boun
   if (const Json* more = fields.find("chat_template_kwargs")) {
     if (!more->is_object()) fields.refuse("chat_template_kwargs", "an object");
     extra = *more;
+    name_effort(*model.chat, extra);
   }
   extra["add_generation_prompt"] = fields.boolean("add_generation_prompt", true) && !continues;
   const Json* choice = fields.find("tool_choice");

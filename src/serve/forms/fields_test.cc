@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "core/file.h"
 #include "serve/forms/known_fields.h"
 #include "serve/test_server.h"
 
@@ -192,6 +193,27 @@ TEST(Requests, ImposeFormsBehindTheThought) {
   EXPECT_FALSE(takes("", "[THINK][/THINK]" + nested));  // The model is not known to think with these marks.
 }
 
+TEST(Requests, ThinkAsTheTemplatesOfQwenSay) {
+  const Json fixture = Json::parse(read_text_file(FIDELIO_SOURCE_DIR "/src/text/testdata/chat/families.json"));
+  ServedModel other = served_quill();
+  const auto read = [&](const std::string& fields) {
+    return read_call(Route::chat, R"({"messages": [{"role": "user", "content": "u"}])" + fields + "}", other,
+                     {"quill"});
+  };
+  for (const char* family : {"qwen3.5", "qwen3.6", "qwen3.8"}) {
+    other.chat = ChatTemplate(fixture["templates"][family].get<std::string>());
+    for (const char* thinks : {"", R"(, "enable_thinking": true)", R"(, "thinking": {"type": "enabled"})"}) {
+      ASSERT_TRUE(read(thinks).thinking.opened) << family << thinks;
+      EXPECT_EQ(read(thinks).thinking.opened->end, "</think>");
+    }
+    for (const char* answers :
+         {R"(, "enable_thinking": false)", R"(, "chat_template_kwargs": {"enable_thinking": false})",
+          R"(, "reasoning_effort": "none")", R"(, "thinking": {"type": "disabled"})"}) {
+      EXPECT_FALSE(read(answers).thinking.opened) << family << answers;
+    }
+  }
+}
+
 TEST(Requests, ContinueWhatTheyBegan) {
   ServedModel other = served_quill();
   other.chat = ChatTemplate("{% for m in messages %}[{{ m.content }}]{% endfor %}");
@@ -231,6 +253,34 @@ TEST(Requests, OfMessagesKeepTheDigitsOfWhatWasCalled) {
     "content": [{"type": "reasoning_text", "text": "Hm"}]}, {"type": "function_call", "call_id": "1", "name": "f", "arguments": )" +
                                    escaped + R"(}, {"type": "function_call_output", "call_id": "1", "output": "3"}]})"),
       "Hm" + input);
+}
+
+// The levels of Qwen3.8's templates are xhigh, medium and low, and others are refused there.
+TEST(Requests, NameAnEffortAsTheTemplateDoes) {
+  const auto told = [](const std::string& levels, Route route, const std::string& fields) {
+    ServedModel other = served_quill();
+    other.chat = ChatTemplate("{% if reasoning_effort not in (" + levels +
+                              ") %}{{ raise_exception('no ' ~ reasoning_effort) }}{% endif %}{{ reasoning_effort }}");
+    const std::string body = R"({"messages": [{"role": "user", "content": "u"}], )" + fields + "}";
+    try {
+      return other.tokenizer.decode(read_call(route, body, other, {"quill"}).prompts[0].prompt);
+    } catch (const Error& error) {
+      return std::string(error.what());
+    }
+  };
+  const std::string three = "'xhigh', 'medium', 'low'";
+  const auto chat = [&](const std::string& levels, const std::string& effort) {
+    return told(levels, Route::chat, "\"reasoning_effort\": \"" + effort + "\"");
+  };
+  for (const char* level : {"xhigh", "high", "max"}) EXPECT_EQ(chat(three, level), "xhigh");
+  for (const char* level : {"low", "minimal"}) EXPECT_EQ(chat(three, level), "low");
+  EXPECT_EQ(chat(three, "medium"), "medium");
+  EXPECT_EQ(told(three, Route::ollama_chat, R"("think": "high")"), "xhigh");
+  EXPECT_EQ(told(three, Route::chat, R"("chat_template_kwargs": {"reasoning_effort": "high"})"), "xhigh");
+  EXPECT_THAT(chat(three, "enormous"), HasSubstr("no enormous"));
+  EXPECT_EQ(chat("\"high\", \"xhigh\"", "high"), "high");  // This template has both.
+  EXPECT_EQ(chat("'high', 'low'", "high"), "high");
+  EXPECT_THAT(chat("'medium', 'low'", "high"), HasSubstr("no high"));
 }
 
 }  // namespace

@@ -27,6 +27,33 @@ MarkFound first_mark(std::string_view text) {
   return found;
 }
 
+std::string_view without_blanks_before(std::string_view text) {
+  return text.substr(std::min(text.find_first_not_of(kSpace), text.size()));
+}
+
+// Reads a text of a thought that begins with the mark of a call. These are calls if they name tools, and if nothing but
+// the thought's end follows them until the answer ends. Otherwise the first `size` bytes belong to the thought.
+CallRead calls_in_thought(std::string_view text, std::string_view end, bool last, const Tools& tools) {
+  using Kind = CallRead::Kind;
+  CallRead all{Kind::calls};
+  std::string_view rest = text;
+  for (MarkFound mark; (mark = first_mark(rest)).at == 0; rest = without_blanks_before(text.substr(all.size))) {
+    const CallForm& form = call_forms()[mark.form];
+    CallRead one = form.read(rest, last, tools);
+    if (one.kind == Kind::more) return one;
+    const bool known = std::all_of(one.calls.begin(), one.calls.end(),
+                                   [&](const Part& call) { return tool_of(tools, call.name) != nullptr; });
+    if (one.kind == Kind::none || !known) return {Kind::none, {}, text.size() - rest.size() + form.mark.size()};
+    std::move(one.calls.begin(), one.calls.end(), std::back_inserter(all.calls));
+    all.size = text.size() - rest.size() + one.size;
+  }
+  const bool ended = rest.starts_with(end);
+  if (ended) rest = without_blanks_before(rest.substr(end.size()));
+  if (rest.empty()) return last ? all : CallRead{Kind::more};
+  const bool undecided = !ended && (end.starts_with(rest) || first_mark(rest).held == rest.size());
+  return undecided && !last ? CallRead{Kind::more} : CallRead{Kind::none, {}, all.size};
+}
+
 }  // namespace
 
 void append(std::vector<Part>& parts, Part part) {
@@ -63,6 +90,8 @@ bool AnswerParts::advance(std::vector<Part>& parts, bool last) {
       return begin(last);
     case State::thought:
       return think(parts, last);
+    case State::call_in_thought:
+      return read_call_in_thought(parts, last);
     case State::text:
       return say(parts, last);
     case State::call:
@@ -98,12 +127,33 @@ bool AnswerParts::begin(bool last) {
 bool AnswerParts::think(std::vector<Part>& parts, bool last) {
   const std::string_view mark = rules_.thinking.opened->end;
   const size_t end = held_.find(mark);
-  const bool found = end != std::string::npos;
-  const size_t count = found ? end : last ? held_.size() : held_.size() - begun(held_, mark);
+  const MarkFound call = rules_.tools ? first_mark(held_) : MarkFound{};
+  const bool calls = call.at < end, found = !calls && end != std::string::npos;
+  const size_t held = std::max(begun(held_, mark), call.held);
+  const size_t count = calls ? call.at : found ? end : last ? held_.size() : held_.size() - held;
   serve::append(parts, {Part::Kind::thought, held_.substr(0, count)});
   held_.erase(0, found ? end + mark.size() : count);
+  if (calls) {
+    state_ = State::call_in_thought;
+    looked_ = 0;
+  }
   if (found) state_ = State::after_thought;
-  return found;
+  return calls || found;
+}
+
+// The held text begins with the mark of a call.
+bool AnswerParts::read_call_in_thought(std::vector<Part>& parts, bool last) {
+  if (!has_news(last)) return false;
+  CallRead read = calls_in_thought(held_, rules_.thinking.opened->end, last, *rules_.tools);
+  if (read.kind == CallRead::Kind::more) return false;
+  if (read.kind == CallRead::Kind::calls) {
+    tell_calls(parts, std::move(read.calls), held_.size());
+    return true;
+  }
+  serve::append(parts, {Part::Kind::thought, held_.substr(0, read.size)});
+  held_.erase(0, read.size);
+  state_ = State::thought;
+  return true;
 }
 
 bool AnswerParts::say(std::vector<Part>& parts, bool last) {
@@ -155,12 +205,17 @@ bool AnswerParts::read_call(std::vector<Part>& parts, bool last) {
     held_.erase(0, begin + form.mark.size());
     return true;
   }
-  if (rules_.one_call) read.calls.resize(1);
-  for (Part& call : read.calls) parts.push_back(std::move(call));
-  held_.erase(0, begin + read.size);
-  called_ = true;
-  if (rules_.one_call) state_ = State::over;
+  tell_calls(parts, std::move(read.calls), begin + read.size);
   return true;
+}
+
+// The calls took the first `size` bytes of the held text.
+void AnswerParts::tell_calls(std::vector<Part>& parts, std::vector<Part> calls, size_t size) {
+  if (rules_.one_call) calls.resize(1);
+  for (Part& call : calls) parts.push_back(std::move(call));
+  held_.erase(0, size);
+  called_ = true;
+  state_ = rules_.one_call ? State::over : State::text;
 }
 
 }  // namespace fidelio::serve

@@ -1,7 +1,8 @@
 // This file takes an answer's text apart as it arrives, into thoughts, text and calls of tools.
 //
 // A thought comes first, between marks (text/thinking.h). Calls are searched in the rest where the prompt shows tools,
-// in the forms of all families (serve/parts/call_forms.h).
+// in the forms of all families (serve/parts/call_forms.h). A call inside a thought is a quotation, unless the answer
+// ends with it: some models forget to end the thought before they call, as Qwen3.5 does now and then.
 //
 // Text that may still become a mark is held back. Text that looks like a call and is none stays text, so nothing is
 // lost.
@@ -28,16 +29,18 @@ class AnswerParts {
   explicit AnswerParts(PartsRules rules);
   std::vector<Part> push(const std::string& text);
   std::vector<Part> finish();
-  bool thinks() const { return state_ == State::thought; }
+  bool thinks() const { return state_ == State::thought || state_ == State::call_in_thought; }
   bool over() const { return state_ == State::over; }  // It is true if nothing that follows can be a part.
 
  private:
-  enum class State : uint8_t { start, thought, after_thought, text, call, unmarked, over };
+  enum class State : uint8_t { start, thought, call_in_thought, after_thought, text, call, unmarked, over };
   bool advance(std::vector<Part>& parts, bool last);
   bool begin(bool last);
   bool think(std::vector<Part>& parts, bool last);
   bool say(std::vector<Part>& parts, bool last);
   bool read_call(std::vector<Part>& parts, bool last);
+  bool read_call_in_thought(std::vector<Part>& parts, bool last);
+  void tell_calls(std::vector<Part>& parts, std::vector<Part> calls, size_t size);
   bool has_news(bool last);
 
   PartsRules rules_;

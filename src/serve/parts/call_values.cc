@@ -115,42 +115,105 @@ bool quoted_value(Reading& r, std::string_view close, const GoesOn& goes_on, std
   }
 }
 
+constexpr std::string_view kFunction = "<function=", kFunctionEnd = "</function>",
+                           kParameter = "<parameter=", kParameterEnd = "</parameter>";
+
+// This reads the parameters of one call that stands in <function=NAME>.
+struct Parameters {
+  Reading& r;
+  const Tool* tool;
+  std::string_view close;  // It is the mark behind the function; if empty, there is none.
+  std::set<std::string, std::less<>> given{};
+
+  // Tests what follows a parameter: another one, or the function's end and what follows that.
+  bool goes_on() {
+    if (r.is(kParameter)) return true;
+    return r.take(kFunctionEnd) && (close.empty() || is_left());
+  }
+  // Tests what follows a function: the mark, another function before it, or the end of an answer that forgot it.
+  bool is_left() {
+    r.blanks();
+    return r.is(close) || r.is(kFunction) || (r.last() && r.ended());
+  }
+  // Some models forget the mark behind a parameter. It then ends where the function ends together with the call, or
+  // where a parameter begins that the tool has and that was not given yet.
+  bool is_cut_off() {
+    if (r.take(kFunctionEnd)) {
+      r.blanks();
+      return r.is(close.empty() ? "</tool_call>" : close);
+    }
+    std::string_view key;
+    if (tool == nullptr || !r.take(kParameter) || !r.until(">", key) || given.contains(key)) return false;
+    const auto properties = tool->parameters.find("properties");
+    return properties != tool->parameters.end() && properties->is_object() && properties->contains(std::string(key));
+  }
+  // Reads a value up to the mark after which the form continues. Any other such mark is a part of the value.
+  bool value(std::string_view& what) {
+    const size_t begin = r.at();
+    for (size_t at = begin; r.find("<", at, at); ++at) {
+      r.go_to(at);
+      size_t next = at;
+      const bool marked = r.take(kParameterEnd);
+      if (marked) {
+        r.blanks();
+        next = r.at();
+      }
+      const bool first_of_line = at > begin && r.between(at - 1, at) == "\n";
+      if (marked ? !goes_on() : !first_of_line || !is_cut_off()) continue;
+      what = without_breaks(r.between(begin, at));
+      r.go_to(next);
+      return true;
+    }
+    return false;
+  }
+  bool read(Members& members) {
+    std::string_view key, text;
+    for (r.blanks(); !r.take(kFunctionEnd); r.blanks()) {
+      if (!r.take(kParameter) || !r.until(">", key) || key.find('\n') != std::string_view::npos) return false;
+      given.insert(std::string(key));
+      if (!value(text)) return false;
+      members.add(trimmed(key), typed_value(text, tool, trimmed(key)));
+    }
+    return true;
+  }
+};
+
 }  // namespace
 
 CallRead function_calls(Reading& r, const Tools& tools, std::string_view close) {
-  constexpr std::string_view open = "<parameter=", end = "</function>";
-  const auto goes_on = [&](Reading& at) {
-    if (at.is(open)) return true;
-    if (!at.take(end)) return false;
-    at.blanks();
-    return close.empty() || at.is(close) || (at.last() && at.ended());
-  };
-  std::string_view name, key, value;
-  r.take("<function=");
+  std::string_view name, value;
+  r.take(kFunction);
   if (!r.until(">", name) || name.find('\n') != std::string_view::npos) return r.missing();
-  const Tool* tool = tool_of(tools, trimmed(name));
-  Members members;
+  // Some models forget the mark before the function and write the one after it.
+  const std::string_view behind = close.empty() ? "</tool_call>" : close;
   r.blanks();
   if (r.next() == '{') {  // This is Llama 3.1's form.
     if (!r.json(value)) return r.missing();
     r.blanks();
-    if (!r.take(end)) return r.missing();
-    return closed_calls(r, {call_named(name, compact_json(value))}, close.empty() ? "</tool_call>" : close);
+    if (!r.take(kFunctionEnd)) return r.missing();
+    return closed_calls(r, {call_named(name, compact_json(value))}, behind);
   }
-  while (!r.take(end)) {
-    if (!r.take(open) || !r.until(">", key) || !quoted_value(r, "</parameter>", goes_on, value)) return r.missing();
-    members.add(trimmed(key), typed_value(value, tool, trimmed(key)));
-    r.blanks();
-  }
-  // Some models forget the mark before the function and write the one after it.
-  return closed_calls(r, {call_named(name, members.text())}, close.empty() ? "</tool_call>" : close);
+  Members members;
+  Parameters parameters{r, tool_of(tools, trimmed(name)), close};
+  if (!parameters.read(members)) return r.missing();
+  return closed_calls(r, {call_named(name, members.text())}, behind);
 }
+
+namespace {
+
+// Returns true where a text may be the beginning of the name of a tool.
+bool begins_a_name(std::string_view text, const Tools& tools) {
+  const std::string begun = trimmed(text);
+  return std::any_of(tools.begin(), tools.end(), [&](const Tool& tool) { return tool.name.starts_with(begun); });
+}
+
+}  // namespace
 
 CallRead keyed_calls(Reading& r, const Tools& tools) {
   constexpr std::string_view close = "</tool_call>";
   const size_t begin = r.at();
   size_t end = 0;
-  if (!r.find("<", begin, end)) return r.missing();
+  if (!r.find("<", begin, end)) return begins_a_name(r.rest(), tools) ? r.missing() : CallRead{};
   const std::string name = trimmed(r.between(begin, end));
   const Tool* tool = tool_of(tools, name);
   if (tool == nullptr) return {};

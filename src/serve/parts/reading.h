@@ -64,6 +64,7 @@ class Reading {
     unsure_ = at == std::string_view::npos;
     return !unsure_;
   }
+  std::string_view rest() const { return text_.substr(std::min(at_, text_.size())); }
   std::string_view between(size_t begin, size_t end) const { return text_.substr(begin, end - begin); }
 
   bool unsure() const { return (unsure_ || ended()) && !last_; }  // If true, the requested item may still come.

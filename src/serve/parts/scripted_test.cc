@@ -195,6 +195,27 @@ const std::vector<FormRow> kForms = {
     {{"<function=save_note>\n<parameter=text>\n", "12", "\n</parameter>\n</function>", "\n</tool_call>"},
      {},
      "save_note{\"text\":\"12\"};"},
+    // Qwen3.5 and its successors call several tools one after the other.
+    {{"Both.\n\n", "<tool_call>", "\n<function=save_note>\n<parameter=text>\n", "  a\n\n{\"b\": 1}\n", "</parameter>\n",
+      "<parameter=weight>\nNone\n</parameter>\n</function>\n", "</tool_call>", "\n", "<tool_call>\n<function=g>\n",
+      "</function>\n</tool_call>"},
+     {},
+     "save_note{\"text\":\"  a\\n\\n{\\\"b\\\": 1}\",\"weight\":null};g{};",
+     "Both."},
+    // Here two functions stand between one pair of marks, and the next rows lack the marks behind values.
+    {{"<tool_call>\n<function=save_note>\n<parameter=text>\na\n", "</parameter>\n</function>\n",
+      "<function=g>\n<parameter=x>\n1\n</parameter>\n</function>\n", "</tool_call>"},
+     {},
+     "save_note{\"text\":\"a\"};g{\"x\":\"1\"};"},
+    {{"<tool_call>\n<function=save_note>\n<parameter=text>\nls -l\n", "<parameter=copies>\n2\n", "</function>\n",
+      "</tool_call>"},
+     {},
+     "save_note{\"text\":\"ls -l\",\"copies\":2};"},
+    // The tool has no parameter `other`, and has got its text already, so these lines are the value's own.
+    {{"<tool_call>\n<function=save_note>\n<parameter=text>\na\n", "<parameter=other>\n", "<parameter=text>\nb\n",
+      "</function>\n</tool_call>"},
+     {},
+     "save_note{\"text\":\"a\\n<parameter=other>\\n<parameter=text>\\nb\"};"},
     // These are Llama 3.1's form of a function, JSON by itself, JSON after its tag, and the lists of 3.2.
     {{"<function=save_note>", "{\"text\": \"</function>\"}", "</function>"},
      {},
@@ -283,7 +304,9 @@ TEST(ScriptedAnswers, ThatCallNoToolStayText) {
         Pieces{"<tool_call>", "no call</tool_call>", " end"}, Pieces{"<function=", "no name"},
         Pieces{"```json\n", "{\"a\": 1}\n", "```"}, Pieces{"Use ```tool_code", " like f(x)"},
         Pieces{"[save_note(text=\"a\")]", " is how"},
-        Pieces{"<tool_call>", "{\"name\": \"save_note\", \"arguments\": {\"text\": \"a\"}", "</tool_call>"}}) {
+        Pieces{"<tool_call>", "{\"name\": \"save_note\", \"arguments\": {\"text\": \"a\"}", "</tool_call>"},
+        Pieces{"<tool_call>\n<function=save_note>\n", "<parameter=text\nls</parameter>",
+               "\n</function></tool_call>"}}) {
     std::string text;
     for (const std::string& piece : pieces) text += piece;
     expect_told({pieces}, asked({{"tools", kTools}}), {"", text, "", "stop"});
@@ -323,6 +346,33 @@ TEST(ScriptedAnswers, ThinkBetweenEveryFamilysMarks) {
   expect_told(
       {{"<think>\n", "I call it <tool_call>", "\n</think>\n\n", "<tool_call>", "{\"name\": \"g\"}", "</tool_call>"}},
       asked({{"tools", kTools}}), {"\nI call it <tool_call>\n", "", "g{};", "tool_calls"});
+}
+
+// Qwen3.5 forgets now and then to end its thought before it calls. Other calls in a thought are quotations.
+TEST(ScriptedAnswers, CallAtTheEndOfAThought) {
+  const Pieces call = {"<tool_call>", "\n<function=save_note>\n<parameter=text>\na\n</parameter>\n</function>\n",
+                       "</tool_call>"};
+  std::string quoted;
+  for (const std::string& piece : call) quoted += piece;
+  const auto with_call = [&](Pieces pieces, const Pieces& behind) {
+    pieces.insert(pieces.end(), call.begin(), call.end());
+    pieces.insert(pieces.end(), behind.begin(), behind.end());
+    return Script{pieces, {}, "<think>\n"};
+  };
+  const Json body = asked({{"tools", kTools}});
+  const std::string called = "save_note{\"text\":\"a\"};";
+  for (const Pieces& behind : {Pieces{}, Pieces{" \n", "</think>"}, Pieces{"\n</th", "ink>\n\n"}})
+    expect_told(with_call({"I keep it.\n"}, behind), body, {"I keep it.\n", "", called, "tool_calls"});
+  expect_told(
+      with_call({"I keep both."}, {" \n", "<tool_call>{\"name\": \"save_note\", \"arguments\": {}}</tool_call>"}), body,
+      {"I keep both.", "", called + "save_note{};", "tool_calls"});
+  expect_told(with_call({"I would write "}, {" but wait.", "</think>", "No."}), body,
+              {"I would write " + quoted + " but wait.", "No.", "", "stop"});
+  expect_told(with_call({"I write "}, {"\n</think>\n\n", "<tool_call>\n", "{\"name\": \"g\"}", "\n</tool_call>"}), body,
+              {"I write " + quoted + "\n", "", "g{};", "tool_calls"});
+  expect_told({{"Perhaps ", "<tool_call>\n<function=unknown>\n</function>\n</tool_call>"}, {}, "<think>\n"}, body,
+              {"Perhaps <tool_call>\n<function=unknown>\n</function>\n</tool_call>", "", "", "stop"});
+  expect_told(with_call({"No tools. "}, {}), asked(), {"No tools. " + quoted, "", "", "stop"});
 }
 
 TEST(ScriptedAnswers, StopInWhatTheySayAlone) {
