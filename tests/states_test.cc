@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "core/error.h"
 #include "core/rng.h"
 #include "core/thread_pool.h"
 #include "engine/engine.h"
@@ -74,14 +75,15 @@ TEST_P(Predictors, FollowPromptsHoweverTheyAreCut) {
 }
 
 // The models of the tests below, with integers of several widths so that their high bits can be read as drafts.
-std::unique_ptr<Runner> make_quantised(const Checkpoint& checkpoint, int threads, int64_t cache_tokens,
+std::unique_ptr<Runner> make_quantised(const Checkpoint& checkpoint, bool on_gpu, int threads, int64_t cache_tokens,
                                        int64_t rows = 300) {
-  auto runner = make_cpu_runner(checkpoint, {.threads = threads,
-                                             .isa = {},
-                                             .max_rows = rows,
-                                             .max_logit_rows = 128,
-                                             .cache_tokens = cache_tokens,
-                                             .predictor = checkpoint.config().predictor});
+  const RunnerOptions options{.threads = threads,
+                              .isa = {},
+                              .max_rows = rows,
+                              .max_logit_rows = 128,
+                              .cache_tokens = cache_tokens,
+                              .predictor = checkpoint.config().predictor};
+  auto runner = on_gpu ? make_cuda_runner(checkpoint, options) : make_cpu_runner(checkpoint, options);
   ThreadPool pool(1);
   const std::vector<std::string> formats = {"int8g64zs8", "int5g64", "int4g64z", "bf16"};
   size_t next = 0;
@@ -113,9 +115,9 @@ std::vector<GenerationRequest> random_requests(size_t count, int vocabulary, uin
 }
 
 struct Stateful : testing::TestWithParam<std::string> {
-  Stateful() : checkpoint(Checkpoint::open(tiny_model(GetParam()))) {}
+  explicit Stateful(bool gpu = false) : on_gpu(gpu), checkpoint(Checkpoint::open(tiny_model(GetParam()))) {}
   std::vector<Generation> alone(const std::vector<GenerationRequest>& requests) const {
-    const auto runner = make_quantised(checkpoint, 1, 512);
+    const auto runner = make_quantised(checkpoint, on_gpu, 1, 512);
     std::vector<Generation> results;
     for (const GenerationRequest& r : requests) results.push_back(generate(*runner, {r}, {.state_slots = 2})[0]);
     return results;
@@ -126,27 +128,30 @@ struct Stateful : testing::TestWithParam<std::string> {
       ASSERT_EQ(got[i].logprobs, expected[i].logprobs) << "request " << i;  // bit for bit
     }
   }
+  void mixed_equals_alone() const;
+  void preempted_equals_uninterrupted() const;
+  void drafted_equals_plain() const;
+  const bool on_gpu;
   const Checkpoint checkpoint;
 };
-INSTANTIATE_TEST_SUITE_P(Delta, Stateful,
-                         testing::Values("qwen3_5", "qwen3_5_linear", "qwen3_5_moe", "qwen3_next", "qwen3_5_mtp",
-                                         "qwen3_5_moe_mtp"),
-                         [](const auto& info) { return info.param; });
+const auto kStateful =
+    testing::Values("qwen3_5", "qwen3_5_linear", "qwen3_5_moe", "qwen3_next", "qwen3_5_mtp", "qwen3_5_moe_mtp");
+INSTANTIATE_TEST_SUITE_P(Delta, Stateful, kStateful, [](const auto& info) { return info.param; });
 
-TEST_P(Stateful, MixedChunkedAndReusedEqualAlone) {
+void Stateful::mixed_equals_alone() const {
   const auto requests = random_requests(24, checkpoint.config().v, 1);
   const auto expected = alone(requests);
   for (const auto& [rows, slots] : {std::pair{int64_t{300}, int64_t{30}}, {100, 6}}) {
-    const auto runner = make_quantised(checkpoint, 2, 4096, rows);
+    const auto runner = make_quantised(checkpoint, on_gpu, 2, 4096, rows);
     expect_same(generate(*runner, requests, {.state_slots = slots}), expected);
   }
 }
 
-TEST_P(Stateful, PreemptedEqualsUninterrupted) {
+void Stateful::preempted_equals_uninterrupted() const {
   auto requests = random_requests(16, checkpoint.config().v, 2);
   for (GenerationRequest& r : requests) r.max_tokens += 30;
   const auto expected = alone(requests);
-  const auto runner = make_quantised(checkpoint, 2, 640);
+  const auto runner = make_quantised(checkpoint, on_gpu, 2, 640);
   EngineOptions options;
   options.state_slots = 16;
   Engine engine(*runner, options);
@@ -161,14 +166,14 @@ TEST_P(Stateful, PreemptedEqualsUninterrupted) {
   EXPECT_EQ(engine.free_states(), 16);
 }
 
-TEST_P(Stateful, DraftsOfAnyKindGiveThePlainText) {
+void Stateful::drafted_equals_plain() const {
   const auto requests = random_requests(16, checkpoint.config().v, 3);
   const auto expected = alone(requests);
   for (const std::string kind : {"view", "predictor", "lookup"}) {
     if (kind == "predictor" && !checkpoint.config().predictor) continue;
     for (const bool adapt : {false, true}) {
       SCOPED_TRACE(kind);
-      const auto runner = make_quantised(checkpoint, 2, 4096);
+      const auto runner = make_quantised(checkpoint, on_gpu, 2, 4096);
       const auto predictor = kind == "predictor" ? runner->make_predictor(checkpoint) : nullptr;
       SpeculationOptions how;
       how.draft = kind == "view" ? runner.get() : predictor.get();
@@ -185,6 +190,26 @@ TEST_P(Stateful, DraftsOfAnyKindGiveThePlainText) {
     }
   }
 }
+
+TEST_P(Stateful, MixedChunkedAndReusedEqualAlone) { mixed_equals_alone(); }
+TEST_P(Stateful, PreemptedEqualsUninterrupted) { preempted_equals_uninterrupted(); }
+TEST_P(Stateful, DraftsOfAnyKindGiveThePlainText) { drafted_equals_plain(); }
+
+// The same on a GPU, whose steps are recorded.
+struct StatefulOnGpu : Stateful {
+  StatefulOnGpu() : Stateful(true) {}
+  void SetUp() override {
+    try {
+      cuda_memory(0);
+    } catch (const Error& e) {
+      GTEST_SKIP() << "no GPU: " << e.what();
+    }
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Delta, StatefulOnGpu, kStateful, [](const auto& info) { return info.param; });
+TEST_P(StatefulOnGpu, MixedChunkedAndReusedEqualAlone) { mixed_equals_alone(); }
+TEST_P(StatefulOnGpu, PreemptedEqualsUninterrupted) { preempted_equals_uninterrupted(); }
+TEST_P(StatefulOnGpu, DraftsOfAnyKindGiveThePlainText) { drafted_equals_plain(); }
 
 }  // namespace
 }  // namespace fidelio

@@ -6,6 +6,7 @@
 
 #include "core/rng.h"
 #include "engine/drafts/controller.h"
+#include "engine/sampler.h"
 #include "eval/statistics/statistics.h"
 #include "kernels/cpu/choice/choose.h"
 #include "runtime/page_table.h"

@@ -15,8 +15,8 @@ namespace fidelio {
 
 // Names the limits that a backend sets to a model's shape.
 struct ShapeLimits {
-  int head_multiple = 2;                    // of the columns of a head
-  bool delta_nets = true;                   // it runs gated delta nets, gates on attention and shared experts
+  int head_multiple = 2;    // of the columns of a head
+  int column_multiple = 1;  // of the columns of all other values but logits
 };
 
 class Draw {
@@ -68,8 +68,10 @@ inline void draw_layers(Draw& draw, ModelConfig& c) {
     c.kinds.push_back({draw.of({0, 1, 2, 5, 31, 32, 40}), draw.of({RopeUse::global, RopeUse::local, RopeUse::none})});
 }
 
+inline void round_up(int& columns, int multiple) { columns = (columns + multiple - 1) / multiple * multiple; }
+
 // Gives some or all layers a delta net.
-inline void draw_delta_nets(Draw& draw, ModelConfig& c) {
+inline void draw_delta_nets(Draw& draw, const ShapeLimits& limits, ModelConfig& c) {
   std::vector<LayerKind> kinds;
   for (int layer = 0; layer < c.L; ++layer) kinds.push_back(kind_of(c, layer));
   const int first = draw.between(0, c.L - 1);
@@ -78,6 +80,7 @@ inline void draw_delta_nets(Draw& draw, ModelConfig& c) {
   c.kinds = kinds;
   c.delta.key_heads = draw.between(1, 2), c.delta.value_heads = c.delta.key_heads * draw.between(1, 3);
   c.delta.key_dim = draw.of({2, 5, 8, 16, 24}), c.delta.value_dim = draw.of({3, 8, 16, 20, 35});
+  round_up(c.delta.key_dim, limits.column_multiple), round_up(c.delta.value_dim, limits.column_multiple);
   c.delta.kernel = draw.of({1, 2, 4, 4, 7});
   c.delta.gate = draw.of({Activation::silu, Activation::sigmoid});
   c.rotated = false, c.kept_columns = 0;
@@ -102,6 +105,7 @@ inline void draw_other_mlps(Draw& draw, ModelConfig& c) {
 inline ModelConfig random_config(Draw& draw, const ShapeLimits& limits) {
   ModelConfig c;
   c.L = draw.between(1, 3), c.d = draw.of({16, 24, 37, 40, 64}), c.f = draw.of({24, 33, 56, 72, 96});
+  round_up(c.d, limits.column_multiple), round_up(c.f, limits.column_multiple);
   c.hk = draw.between(1, 3), c.h = c.hk * draw.between(1, 3);
   do c.e = draw.of({2, 6, 8, 10, 16, 24, 40});
   while (c.e % limits.head_multiple != 0);
@@ -127,14 +131,14 @@ inline ModelConfig random_config(Draw& draw, const ShapeLimits& limits) {
     c.rotated = false;
     c.renormalised = draw.one_in(2);
     c.blocks.norm_before = true, c.blocks.norm_after = false;
-    if (limits.delta_nets) draw_other_mlps(draw, c);
+    draw_other_mlps(draw, c);
+    round_up(c.shared_f, limits.column_multiple);
   } else if (draw.one_in(5)) {
     c.kept_columns = draw.between(1, std::min({16, c.d, c.f, c.h * c.e}));
+    round_up(c.kept_columns, limits.column_multiple);
   }
-  if (limits.delta_nets) {
-    c.blocks.attention_gate = draw.one_in(3);
-    if (draw.one_in(3)) draw_delta_nets(draw, c);
-  }
+  c.blocks.attention_gate = draw.one_in(3);
+  if (draw.one_in(3)) draw_delta_nets(draw, limits, c);
   return c;
 }
 

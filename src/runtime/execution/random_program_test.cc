@@ -53,10 +53,12 @@ std::vector<Damage> damages() {
            if (layer.window > 0 && layer.window < 10) ++layer.window, is_changed = true;
          return is_changed;
        }},
-      {"scores off by 1 in 1,000", [](Program& p) { return p.attention.query_scale *= 1.001f, true; }},
-      {"queries that grow one position later",
+      {"scores off by 1 in 100",
+       [](Program& p) { return p.attention.query_scale *= 1.01f, !p.attention.layers.empty(); }},
+      {"queries that grow at every position",
        [](Program& p) {
-         return p.attention.query_growth_positions++ == 16 && p.attention.query_growth > 0.1 &&
+         p.attention.query_growth_positions = 1;
+         return p.attention.query_growth > 0.1 && !p.attention.layers.empty() &&
                 !change<op::Heads>(p, [](op::Heads& o) { return o.q_norm >= 0; });
        }},
       {"rotations slower by 1 in 1,000",

@@ -3,6 +3,7 @@
 #include <array>
 
 #include "kernels/cuda/backend/cuda_state.h"
+#include "kernels/cuda/backend/pack.h"
 #include "kernels/cuda/rows/routes.h"
 
 namespace fidelio {
@@ -134,7 +135,8 @@ void Cuda::State::multiply(const Acts& given, const cuda::Linear& w, float* y, b
   switch (way) {
     case Way::single:
       write_values();
-      if (w.values.single && input.kind == RowKind::output && !add && !w.bias.data() && w.out <= kNarrow)
+      if (w.values.single && (input.kind == RowKind::output || w.out % 8 != 0) && !add && !w.bias.data() &&
+          w.out <= cuda::kNarrowOutputs)
         return cuda::router_logits(stream, input.values, w.values.single, input.rows, w.in, static_cast<int>(w.out), y);
       return exact.run(stream, gemm, seen_as(input, w), w.bias.as<float>(), input.values, input.rows, y, add);
     case Way::codes:

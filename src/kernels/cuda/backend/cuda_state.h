@@ -280,10 +280,6 @@ struct Cuda::State {
   }
   static constexpr int64_t kLargestDequantised = 65536;  // the most outputs, so vocabularies stay packed
 
-  // FP32 weights with at most so many outputs, as delta nets and shared experts may have, are multiplied by the kernel
-  // of routers where rows are of output. It needs no scratch, which could not grow in a recorded step.
-  static constexpr int64_t kNarrow = 256;
-
   // Computes y = W input for several weights, in as few launches as their shapes allow. multiply() takes one weight,
   // and with `add` y += W input.
   using Product = std::pair<const cuda::Linear*, float*>;

@@ -108,7 +108,9 @@ void pack_codes(Stream stream, const LinearWeight& weight, Linear& to) {
 
 void pack_dense(Stream stream, const Tensor& w, Linear& to) {
   const auto elements = static_cast<size_t>(w.elements());
-  if (w.dtype == DType::f32 || !Gemm::takes(to.in)) {
+  // cuBLASLt has no products of few rows and few outputs unless these are a multiple of 8.
+  const bool odd = to.out <= kNarrowOutputs && to.out % 8 != 0;
+  if (w.dtype == DType::f32 || !Gemm::takes(to.in) || odd) {
     OwnedTensor single = OwnedTensor::allocate(DType::f32, {to.out, to.in});
     convert_to_float(w, single.as<float>());
     to.codes = uploaded(stream, single.view);
