@@ -1,6 +1,6 @@
 // This program times gated delta nets on the CPU, in the shapes of public models:
 //
-//   delta_bench [threads [isa]]
+//   delta_cpu_bench [threads [isa]]
 //
 // A step of one row for each sequence reads and writes states. It is compared with a plain loop that multiplies as many
 // other bytes of the same memory by a number, in turns with it. The states in use are a gigabyte, more than most caches
