@@ -182,7 +182,7 @@ class NoisyReference {
   }
 
  private:
-  static constexpr uint64_t kNoisyRuns = 5;
+  static constexpr uint64_t kNoisyRuns = 4;
 
   void run(OpRange range) {
     for (int32_t i = range.first; i < range.last; ++i) {

@@ -100,8 +100,8 @@ inline void draw_other_mlps(Draw& draw, ModelConfig& c) {
   c.kinds = kinds;
 }
 
-// Everything that build_program() knows is drawn. Its mixtures of experts and its delta nets have a norm before them and
-// none behind them, and their inputs are not reordered.
+// Everything that build_program() knows is drawn. Its mixtures of experts and its delta nets have a norm before them
+// and none behind them, and their inputs are not reordered.
 inline ModelConfig random_config(Draw& draw, const ShapeLimits& limits) {
   ModelConfig c;
   c.L = draw.between(1, 3), c.d = draw.of({16, 24, 37, 40, 64}), c.f = draw.of({24, 33, 56, 72, 96});

@@ -15,9 +15,8 @@
 namespace fidelio {
 
 // The executor's roundings are one more draw of the noise, which is nearly normal, because it sums many. The largest of
-// five draws of a normal deviate is 1.6 standard deviations on average; of the test's 6,700 rows one draw reaches 3.8.
-// Rows whose five draws are all small would need more than this margin, but an executor rounds less than the noise does:
-// with five draws no row was off by more than the noise when the margin was chosen.
+// four draws of a normal deviate is 1.5 standard deviations on average; of the test's 6,800 rows it is 3.8, and three
+// times 1.5 leaves room for draws that are small.
 inline constexpr double kMargin = 3;
 
 // A random model on a backend.

@@ -27,6 +27,14 @@ bool change(Program& program, const F& how) {
   return is_changed;
 }
 
+// Tells whether a layer attends to more than a row's own position.
+bool attends(const Program& program) {
+  return std::ranges::any_of(program.attention.layers, [](const LayerAttention& layer) { return layer.window != 1; });
+}
+bool norms_heads(Program& program) {
+  return change<op::Heads>(program, [](const op::Heads& o) { return o.q_norm >= 0; });
+}
+
 struct Damage {
   std::string name;
   std::function<bool(Program&)> damage;  // returns whether it applies
@@ -42,7 +50,7 @@ std::vector<Damage> damages() {
       {"the epsilon of normed heads twice as large",
        [](Program& p) {
          p.attention.norm_eps *= 2;
-         return p.attention.norm_eps > 1e-4f && change<op::Heads>(p, [](op::Heads& o) { return o.q_norm >= 0; });
+         return p.attention.norm_eps > 1e-4f && attends(p) && norms_heads(p);
        }},
       {"an embedding's factor off by 1 in 10,000",
        [](Program& p) { return change<op::Embed>(p, [](op::Embed& o) { return o.factor *= 1.0001f, true; }); }},
@@ -53,29 +61,32 @@ std::vector<Damage> damages() {
            if (layer.window > 0 && layer.window < 10) ++layer.window, is_changed = true;
          return is_changed;
        }},
-      {"scores off by 1 in 100",
-       [](Program& p) { return p.attention.query_scale *= 1.01f, !p.attention.layers.empty(); }},
-      {"queries that grow at every position",
+      {"scores off by 1 in 1,000",
+       [](Program& p) { return p.attention.query_scale *= 1.001f, attends(p) && !norms_heads(p); }},
+      {"queries that grow after half as many positions",
        [](Program& p) {
-         p.attention.query_growth_positions = 1;
-         return p.attention.query_growth > 0.1 && !p.attention.layers.empty() &&
-                !change<op::Heads>(p, [](op::Heads& o) { return o.q_norm >= 0; });
+         p.attention.query_growth_positions /= 2;
+         return p.attention.query_growth_positions == 8 && p.attention.query_growth > 0.1 && attends(p) &&
+                !norms_heads(p);
        }},
       {"rotations slower by 1 in 1,000",
        [](Program& p) {
          for (Rotation& rotation : p.attention.rotations)
            for (float& frequency : rotation.inverse_frequencies) frequency *= 0.999f;
-         return std::ranges::any_of(p.attention.rotations,
-                                    [](const Rotation& r) { return !r.inverse_frequencies.empty(); });
+         return attends(p) && std::ranges::any_of(p.attention.rotations,
+                                                  [](const Rotation& r) { return !r.inverse_frequencies.empty(); });
        }},
       {"rotations that are left out",
        [](Program& p) {
-         for (Rotation& rotation : p.attention.rotations) rotation.inverse_frequencies.clear();
-         return true;
+         bool is_changed = false;
+         for (Rotation& rotation : p.attention.rotations)
+           is_changed = !std::exchange(rotation.inverse_frequencies, {}).empty() || is_changed;
+         return is_changed && attends(p);
        }},
       {"the norms of queries and keys exchanged",
        [](Program& p) {
-         return change<op::Heads>(p, [](op::Heads& o) { return std::swap(o.q_norm, o.k_norm), o.q_norm >= 0; });
+         return attends(p) &&
+                change<op::Heads>(p, [](op::Heads& o) { return std::swap(o.q_norm, o.k_norm), o.q_norm >= 0; });
        }},
       {"attention to the cache of the first layer",
        [](Program& p) { return change<op::Attend>(p, [](op::Attend& o) { return std::exchange(o.layer, 0) != 0; }); }},
