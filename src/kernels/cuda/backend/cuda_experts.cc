@@ -59,7 +59,7 @@ void Cuda::route(const Matrix& x, const Linear& router, const RoutingRule& rule,
   s.grow(r.chosen, slots * 8);
   int32_t* const experts = r.chosen.as<int32_t>();
   float* const shares = r.chosen.as<float>() + slots;
-  if (s.kind == RowKind::output) {
+  if (s.kind == RowKind::output && router.values.single) {
     s.flush();
     cuda::router_logits(s.stream, x.data(), router.values.single, s.rows, x.columns, rule.experts, logits.data());
   } else {

@@ -8,7 +8,7 @@ namespace {
 // Thread block (i, j) has a head's slice of segment j. The states of a step's beginning were written by steps before,
 // and the kernel that writes them again is this one, so they are read while the kernel in front still runs.
 template <int kKeys>
-__global__ void __launch_bounds__(kDeltaThreads)
+__global__ void __launch_bounds__(kDeltaThreads, kKeys <= 16 ? 3 : 1)
     walk_segments(const __grid_constant__ DeltaRows rows, const __grid_constant__ DeltaRule d, int slices) {
   __shared__ RowScratch<kKeys> scratch;
   ptx::allow_dependents();

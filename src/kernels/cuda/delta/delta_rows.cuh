@@ -59,23 +59,23 @@ struct StateColumn {
   __device__ __forceinline__ explicit StateColumn(int slice)
       : first_key(static_cast<int>(threadIdx.x) / 32 * kKeys),
         column(slice * kDeltaColumns + static_cast<int>(threadIdx.x) % 32) {}
-  __device__ __forceinline__ int64_t place(const DeltaRule& d, int head, int i) const {
-    return (int64_t{head} * d.key_dim + first_key + i) * d.value_dim + column;
+  __device__ __forceinline__ int64_t place(const DeltaRule& d, int head, int slot) const {
+    return slot * d.matrices.apart + (int64_t{head} * d.key_dim + first_key) * d.value_dim + column;
   }
   __device__ __forceinline__ bool has(const DeltaRule& d, int i) const {
     return first_key + i < d.key_dim && column < d.value_dim;
   }
   // Reads the state of a slot, or zeros for slot -1.
   __device__ __forceinline__ void read(const DeltaRule& d, int head, int slot) {
-    const float* from = d.matrices.first + slot * d.matrices.apart;
+    const float* from = d.matrices.first + place(d, head, slot);
 #pragma unroll
-    for (int i = 0; i < kKeys; ++i) s[i] = slot >= 0 && has(d, i) ? from[place(d, head, i)] : 0;
+    for (int i = 0; i < kKeys; ++i, from += d.value_dim) s[i] = slot >= 0 && has(d, i) ? *from : 0;
   }
   __device__ __forceinline__ void write(const DeltaRule& d, int head, int slot) const {
-    float* to = d.matrices.first + slot * d.matrices.apart;
+    float* to = d.matrices.first + place(d, head, slot);
 #pragma unroll
-    for (int i = 0; i < kKeys; ++i)
-      if (has(d, i)) to[place(d, head, i)] = s[i];
+    for (int i = 0; i < kKeys; ++i, to += d.value_dim)
+      if (has(d, i)) *to = s[i];
   }
 };
 
@@ -95,26 +95,27 @@ __device__ void prepare_row(const DeltaRule& d, int head, int row, int at, int c
     k[i] = key < d.key_dim ? heads[keys + key] : 0;
   }
   const float v = column < d.value_dim ? from[2 * keys + head * d.value_dim + column] : 0;
+  const float decay = expf(log_decay(d, row, head)), written = sigmoid(d.b[int64_t{row} * d.heads + head]);
 #pragma unroll
   for (int i = 0; i < kEach; ++i) {
     q_squares = fmaf(q[i], q[i], q_squares);
     k_squares = fmaf(k[i], k[i], k_squares);
+    both = fmaf(q[i], k[i], both);
   }
+  both = sum_of_lanes(both);
   const float q_factor = __fmul_rn(unit_factor(sum_of_lanes(q_squares)),
                                    __fdiv_rn(1.0f, __fsqrt_rn(static_cast<float>(d.key_dim)))),
               k_factor = unit_factor(sum_of_lanes(k_squares));
 #pragma unroll
   for (int i = 0; i < kEach; ++i) {
-    q[i] = __fmul_rn(q[i], q_factor), k[i] = __fmul_rn(k[i], k_factor);
-    both = fmaf(q[i], k[i], both);
-    m.q[at][lane + 32 * i] = q[i], m.k[at][lane + 32 * i] = k[i];
+    m.q[at][lane + 32 * i] = __fmul_rn(q[i], q_factor);
+    m.k[at][lane + 32 * i] = __fmul_rn(k[i], k_factor);
   }
-  both = sum_of_lanes(both);
   m.v[at][lane] = v;
   if (lane > 0) return;
-  m.decay[at] = expf(log_decay(d, row, head));
-  m.written[at] = sigmoid(d.b[int64_t{row} * d.heads + head]);
-  m.product[at] = both;
+  m.decay[at] = decay;
+  m.written[at] = written;
+  m.product[at] = __fmul_rn(__fmul_rn(both, q_factor), k_factor);
 }
 
 // Takes a column through row `at` of the scratch, and returns what is read of it. `turn` alternates from row to row.
