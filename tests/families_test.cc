@@ -102,7 +102,8 @@ TEST_P(Families, CalibrationSeesTheInputsOfAPlainPass) {
     const int64_t columns = shape_of(c, {layer, stop->roles.front()})[1];
     if (stop->routed) {
       const Tap& gates = tap_of(plain->program(), layer, "gate_up");
-      routes = plain->run_route({0, gates.reader});
+      plain->run({0, gates.block});
+      routes = plain->run_route({gates.block, gates.reader});
       plain->follow(routes);
       const int32_t end = stop->adds ? tap.reader : gates.reader + 1;
       plain->run({gates.reader, end});

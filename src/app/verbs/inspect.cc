@@ -182,7 +182,7 @@ void print_formats(const nlohmann::json& report) {
 
 void print_matrices(const nlohmann::json& report) {
   for (const auto& t : with_experts_together(report["tensors"]))
-    fmt::print("  {:<18} {:<12} {:>6} x {:<6} {:>10} {:>8.3f} bits{}\n", t["name"].get<std::string>(),
+    fmt::print("  {:<22} {:<12} {:>6} x {:<6} {:>10} {:>8.3f} bits{}\n", t["name"].get<std::string>(),
                t["format"].get<std::string>(), t["shape"][0].get<int64_t>(), t["shape"][1].get<int64_t>(),
                bytes_text(t["bytes"]), t["bits_per_parameter"].get<double>(),
                t.contains("experts") ? fmt::format("  in {} experts", t["experts"].get<int>()) : std::string());
