@@ -12,6 +12,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -54,7 +55,8 @@ class Checkpoint {
   const std::string& provenance() const { return provenance_; }
   int64_t file_bytes() const;  // This is the size of all safetensors files.
   int64_t parameters() const;
-  std::string sha256() const;  // It hashes the safetensors files in the order of their names.
+  // Hashes the safetensors files in the order of their names, once: they have gigabytes.
+  std::string sha256() const;
   // These return the hash of every tensor, whatever file holds it, and of every file that decides an answer. The first
   // three are computed now. The last two were noted when fidelio wrote the checkpoint, and are "" for other
   // checkpoints. They differ if a byte has changed since (io/identity/identity.h).
@@ -76,6 +78,11 @@ class Checkpoint {
   std::string stored_name(const std::string& name) const;
   OwnedTensor dense(LinearId id) const;  // It takes the linear's rows where one matrix holds those of several.
   ModelSource source_;
+  struct Hashed {
+    std::once_flag once;
+    std::string sha256;
+  };
+  std::shared_ptr<Hashed> hashed_ = std::make_shared<Hashed>();
   ModelConfig config_;
   std::map<LinearId, FormatSpec> formats_;
   std::string provenance_ = "{}";

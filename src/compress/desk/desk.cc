@@ -41,6 +41,7 @@ RunnerOptions Desk::options(Activations mode) const {
   r.mode = mode;
   if (mode == Activations::f32) r.kv = KvFormat::f32;
   r.max_rows = batch_rows_for(source.config(), job.context, job.on_gpu);
+  r.max_logit_rows = logit_rows_for(r.max_logit_rows, job.on_gpu);
   r.cache_tokens = 2 * r.max_rows;
   r.context = job.context;
   return r;

@@ -96,7 +96,7 @@ class SizeTable {
     size.search_tokens =
         job_.search_tokens > 0 ? job_.search_tokens : search_tokens_for(outline_.parameters(), job_.on_gpu);
     size.rows = batch_rows_for(outline_.config(), job_.context, job_.on_gpu);
-    size.logit_rows = job_.serving.max_logit_rows;
+    size.logit_rows = logit_rows_for(job_.serving.max_logit_rows, job_.on_gpu);
     size.generations = job_.most_generations();
     size.answering_tokens = job_.answering_tokens;
     size.budget = foreseen_.asked_bytes.value_or(0);

@@ -9,7 +9,7 @@
 namespace fidelio::cuda {
 namespace {
 
-constexpr int kThreads = 512;
+constexpr int kThreads = 1024;  // few rows are compared at once, and each is one thread block
 
 // Reduces a thread block's values to their sum or their largest, in a fixed order. Every thread gets the result.
 template <typename T, typename Join>
