@@ -54,7 +54,7 @@ def main():
     for ear in (0.95, 0.98, 0.99):  # 1 - EAR = c sqrt(KL)
         at = y(((1 - ear) / data["ear_constant"]) ** 2)
         out += [f'<path class="target" d="M{LEFT} {at:.1f}H{WIDTH - RIGHT}" fill="none"/>',
-                text((WIDTH - RIGHT - 6, at - 5) if ear < 0.98 else (LEFT + 6, at - 5), f"{100 * ear:.0f} of 100 tokens the same (--ear {ear})", "target",
+                text((WIDTH - RIGHT - 6, at - 5) if ear < 0.98 else (LEFT + 6, at - 5), f"an overlap of {100 * ear:.0f}% (--ear {ear})", "target",
                      "end" if ear < 0.98 else "start")]
     for name, bits, kl in theirs:
         out.append(f'<path class="theirs" d="M{x(bits) - 4:.1f} {y(kl) - 4:.1f}l8 8m0-8l-8 8" stroke-width="2" fill="none"/>')

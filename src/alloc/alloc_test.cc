@@ -344,6 +344,14 @@ TEST(Search, FindsTheSmallestPlanThatMeetsTheTargetInFewMeasurements) {
   ASSERT_GE(rough.best, 0);
   EXPECT_LT(rough.trials.size(), exact.trials.size());
   EXPECT_DOUBLE_EQ(rough.trials.front().rho, 1.3);
+
+  // Trials for another target say the same: the first trial is then chosen by them, and one is enough.
+  const SearchResult other = search_to_target(t, front, {0.8, std::nullopt}, {.max_trials = 2}, world),
+                     informed = search_to_target(t, front, target, {.max_trials = 1, .known = other.trials}, world);
+  ASSERT_EQ(informed.trials.size(), 1u);
+  EXPECT_NEAR(informed.trials.front().rho, 1.3, 1e-12);
+  ASSERT_TRUE(informed.predicted.has_value());
+  EXPECT_EQ(informed.predicted->bytes, exact.trials[static_cast<size_t>(exact.best)].plan.bytes);
   EXPECT_LE(static_cast<double>(rough.trials[static_cast<size_t>(rough.best)].plan.bytes),
             1.12 * static_cast<double>(exact.trials[static_cast<size_t>(exact.best)].plan.bytes));
 }

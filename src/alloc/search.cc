@@ -64,6 +64,7 @@ SearchResult search_to_target(const SensitivityTable& table, const std::vector<P
   check(!target.empty(), "a search needs a target: EAR, KL, greedy agreement or several of them");
   check(!front.empty(), "no plan to choose from");
   SearchResult result;
+  std::vector<Trial> seen(options.known.begin(), options.known.end());
   // The plans strictly between `fails` and `passes` are still open: smaller ones failed, larger ones passed.
   int64_t fails = -1, passes = static_cast<int64_t>(front.size());
   // This says whether a smaller plan is so close in size to the best one that it would count as the same size.
@@ -75,7 +76,7 @@ SearchResult search_to_target(const SensitivityTable& table, const std::vector<P
   // Returns the first plan from `begin` on that is predicted to meet the target, or the end of the front if none is.
   const auto smallest_predicted = [&](int64_t begin) {
     const auto found = std::find_if(front.begin() + begin, front.end(), [&](const Plan& plan) {
-      return predicted_to_meet(plan, calibrate(table, result.trials, plan.bytes, options.rho), target);
+      return predicted_to_meet(plan, calibrate(table, seen, plan.bytes, options.rho), target);
     });
     return static_cast<int64_t>(found - front.begin());
   };
@@ -84,8 +85,9 @@ SearchResult search_to_target(const SensitivityTable& table, const std::vector<P
     const int64_t next = std::min(smallest_predicted(fails + 1), passes - 1);
     if (as_large(next)) break;  // no plan that is smaller by enough is expected to meet the target
     const Plan& plan = front[static_cast<size_t>(next)];
-    const double rho = calibrate(table, result.trials, plan.bytes, options.rho).rho;
+    const double rho = calibrate(table, seen, plan.bytes, options.rho).rho;
     result.trials.push_back({plan, measure(plan), rho});
+    seen.push_back(result.trials.back());
     if (meets(result.trials.back().measured, target)) {
       passes = next;
       result.best = static_cast<int>(result.trials.size()) - 1;

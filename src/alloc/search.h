@@ -4,6 +4,7 @@
 #include <functional>
 #include <limits>
 #include <optional>
+#include <span>
 
 #include "alloc/solve.h"
 #include "core/estimate.h"
@@ -56,6 +57,8 @@ struct SearchOptions {
   int max_trials = 6;
   double rho = 1;         // the expected ratio of measured to predicted KL before the first measurement
   double resolution = 0;  // plans whose sizes differ by less than this share count as equally large
+  // Trials of earlier searches for other targets, on the same text. Predictions are calibrated by them, too.
+  std::span<const Trial> known = {};
 };
 // Searches a front of plans, given by ascending bytes, for the smallest one that meets the target. The fidelity of a
 // plan is predicted by KL_hat = rho * KL_predicted and EAR_hat = 1 - c sqrt(KL_hat), and both rho and c are

@@ -1,5 +1,7 @@
 #include "compress/builder.h"
 
+#include <future>
+
 #include "core/hash.h"
 
 namespace fidelio {
@@ -23,8 +25,16 @@ class PlanStore final : public StopStore {
   }
   bool contains(const std::string& stop) const override { return journal_.contains(name_of(stop)); }
   std::vector<QuantizedLinear> load(const std::string& stop) const override { return journal_.load(name_of(stop)); }
+  // Saves in a background thread: hashing and writing take longer than quantising a stop on a GPU.
   void save(const std::string& stop, std::vector<QuantizedLinear> linears) override {
-    journal_.save(name_of(stop), std::move(linears));
+    finish();
+    writing_ = std::async(std::launch::async, [this, name = name_of(stop), linears = std::move(linears)]() mutable {
+      journal_.save(name, std::move(linears));
+    });
+  }
+  // Waits until the last stop is written. Throws what writing it threw.
+  void finish() {
+    if (writing_.valid()) writing_.get();
   }
 
  private:
@@ -35,6 +45,7 @@ class PlanStore final : public StopStore {
 
   Journal& journal_;
   std::map<int, std::string> prefix_;
+  std::future<void> writing_;  // at most one stop is being written; the destructor waits for it
 };
 
 }  // namespace
@@ -64,6 +75,7 @@ const Built& Builder::build(const Plan& plan) {
   how.store = &store;
   quantize_model_gptq(served, desk_.source, desk_.texts.calibration, how, desk_.pool,
                       [&](QuantizedLinear q) { built_.weights[q.id] = std::move(q.weight); });
+  store.finish();
   if (desk_.job.tune && !built_.weights.empty()) tune(sha256_hex(name).substr(0, 16), plan);
   built_.choice = plan.choice;
   return built_;

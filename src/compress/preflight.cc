@@ -241,14 +241,22 @@ int64_t tokens_for(int64_t parameters, double up_to, int64_t least, int64_t most
 }  // namespace
 
 int64_t calibration_tokens_for(int64_t parameters, bool on_gpu) {
-  // A plan is built some six times for each target, and each time all tokens pass two models in FP32: at 131072 tokens
-  // that takes a GPU most of a minute at 1.5 billion parameters.
-  return tokens_for(parameters, on_gpu ? 5e8 : 3e7, 32768, 131072);
+  // A plan is built some six times for each target, and each time all tokens pass two models in FP32: 55,000 tokens
+  // take 6 of the 17 s in which an H200 builds one of 1.5 billion parameters (docs/results/compress-times.json).
+  return tokens_for(parameters, on_gpu ? 7.5e8 : 3e7, 32768, 131072);
 }
 
 int64_t search_tokens_for(int64_t parameters, bool on_gpu) {
   return on_gpu ? tokens_for(parameters, 2e9, 4096, 16384) : tokens_for(parameters, 1e8, 2048, 4096);
 }
+
+int64_t batch_rows_for(const ModelConfig& config, int64_t context, bool on_gpu) {
+  constexpr int64_t kLeast = 2048, kMost = 8192, kValues = int64_t{64} << 20;
+  const int64_t rows = on_gpu ? std::clamp(kValues / kept_input(config), kLeast, kMost) : kLeast;
+  return std::max(rows, context);
+}
+
+int64_t logit_rows_for(int64_t asked, bool on_gpu) { return on_gpu ? std::max<int64_t>(asked, 256) : asked; }
 
 int64_t total(const std::vector<MemoryNeed>& needs) {
   int64_t bytes = 0;

@@ -58,6 +58,13 @@ int64_t calibration_tokens_for(int64_t parameters, bool on_gpu);
 // Returns the same for the text that sensitivities are measured on.
 int64_t search_tokens_for(int64_t parameters, bool on_gpu);
 
+// Returns the rows of the largest batch in which texts pass a model: a window at least, and on a GPU so many that its
+// units are busy and launches are few, as far as inputs of all rows take 256 MB.
+int64_t batch_rows_for(const ModelConfig& config, int64_t context, bool on_gpu);
+// Returns the rows whose logits are computed at once. A GPU compares as many as it has multiprocessors, or twice as
+// many.
+int64_t logit_rows_for(int64_t asked, bool on_gpu);
+
 // A TimeNeed says how long each phase takes. Answering questions is not counted, since nobody knows how long answers
 // become. A search to a target counts kTypicalTrials trials before the tests on the certificate. `search_at_most`
 // counts as many trials as there may be.

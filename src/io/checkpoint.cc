@@ -364,9 +364,12 @@ int64_t Checkpoint::parameters() const {
 }
 
 std::string Checkpoint::sha256() const {
-  Sha256 hash;
-  for (const std::string& file : source_.tensors->files()) hash.update(sha256_file(file));
-  return hash.hex();
+  std::call_once(hashed_->once, [&] {
+    Sha256 hash;
+    for (const std::string& file : source_.tensors->files()) hash.update(sha256_file(file));
+    hashed_->sha256 = hash.hex();
+  });
+  return hashed_->sha256;
 }
 
 Hashes Checkpoint::tensor_hashes() const { return source_.tensors->tensor_hashes(); }

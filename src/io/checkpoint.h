@@ -12,6 +12,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -55,7 +56,8 @@ class Checkpoint {
   const std::string& provenance() const { return provenance_; }
   int64_t file_bytes() const;  // This is the size of all safetensors files.
   int64_t parameters() const;
-  std::string sha256() const;  // It hashes the safetensors files in the order of their names.
+  // Hashes the safetensors files in the order of their names, once: they have gigabytes.
+  std::string sha256() const;
   // These return the hash of every tensor, whatever file holds it, and of every file that decides an answer. The first
   // three are computed now. The last two were noted when fidelio wrote the checkpoint, and are "" for other
   // checkpoints. They differ if a byte has changed since (io/identity/identity.h).
@@ -83,6 +85,11 @@ class Checkpoint {
   StoredRows stored_rows(LinearId id) const;  // It checks the shape.
   OwnedTensor dense(LinearId id) const;
   ModelSource source_;
+  struct Hashed {
+    std::once_flag once;
+    std::string sha256;
+  };
+  std::shared_ptr<Hashed> hashed_ = std::make_shared<Hashed>();
   ModelConfig config_;
   std::map<LinearId, FormatSpec> formats_;
   std::string provenance_ = "{}";

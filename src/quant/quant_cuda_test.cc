@@ -1,6 +1,7 @@
 // These tests compare quantising on the GPU with the host. Without a GPU each test is skipped by name.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "core/file.h"
@@ -305,6 +306,99 @@ TEST_F(CudaQuant, DistancesOfRowsAreTheHosts) {
     p[3] = INFINITY;
     EXPECT_THROW(make_row_distances(0, pool_)->measure(on_device(p).as<float>(), dq.as<float>(), v, got), Error);
   }
+}
+
+// Everything else that is found about rows is the host's too, by the same bounds. The ids are equal, because both take
+// the lower of equal logits, and so are the logits that only are copied.
+TEST_F(CudaQuant, FiguresOfRowsAreTheHosts) {
+  const int64_t rows = 5, v = 5003;
+  for (double noise : {0.0, 1e-3, 1.0}) {
+    Rng rng(13);
+    std::vector<float> p(static_cast<size_t>(rows * v)), q(p);
+    for (size_t i = 0; i < p.size(); ++i) {
+      p[i] = std::round(8 * static_cast<float>(3 * rng.normal())) / 8;  // with many equal logits
+      q[i] = p[i] + static_cast<float>(noise * rng.normal());
+    }
+    const std::vector<int32_t> tokens = {0, 17, 5002, 1234, 3};
+    std::vector<PositionFidelity> got(static_cast<size_t>(rows));
+    std::vector<CudaComparer::TokenLogits> logits(got.size());
+    const cuda::DeviceBuffer dp = on_device(p), dq = on_device(q);
+    make_cuda_comparer(0, 10)->compare(dp.as<float>(), dq.as<float>(), v, tokens, got, logits);
+    RowComparer comparer(10);
+    for (size_t r = 0; r < got.size(); ++r) {
+      const size_t at = r * static_cast<size_t>(v), token = at + static_cast<size_t>(tokens[r]);
+      const PositionFidelity expected = comparer.compare(std::span(p).subspan(at, static_cast<size_t>(v)),
+                                                         std::span(q).subspan(at, static_cast<size_t>(v)));
+      EXPECT_NEAR(got[r].kl, expected.kl, 2e-6 * expected.kl + 4e-6 * std::sqrt(2 * expected.kl));
+      EXPECT_NEAR(got[r].ear, expected.ear, 1e-6);
+      EXPECT_NEAR(got[r].entropy, expected.entropy, 4e-6);  // logits of at most 30 are rounded to FP32 by the host
+      EXPECT_NEAR(got[r].confidence, expected.confidence, 1e-6);
+      EXPECT_NEAR(got[r].top_k_mass, expected.top_k_mass, 1e-6);
+      EXPECT_NEAR(got[r].ear_raw, expected.ear_raw, 1e-6);
+      EXPECT_NEAR(got[r].ear_renormalised, expected.ear_renormalised, 1e-6);
+      EXPECT_NEAR(got[r].kl_raw, expected.kl_raw, 4e-6);
+      EXPECT_NEAR(got[r].kl_renormalised, expected.kl_renormalised, 4e-6);
+      EXPECT_NEAR(got[r].log_sum_exp_p, expected.log_sum_exp_p, 4e-6);
+      EXPECT_NEAR(got[r].log_sum_exp_q, expected.log_sum_exp_q, 4e-6);
+      EXPECT_EQ(got[r].top_p, expected.top_p);
+      EXPECT_EQ(got[r].top_q, expected.top_q);
+      EXPECT_NEAR(got[r].margin_p, expected.margin_p, 1e-6);
+      EXPECT_NEAR(got[r].margin_q, expected.margin_q, 1e-6);
+      EXPECT_EQ(logits[r].p, p[token]);
+      EXPECT_EQ(logits[r].q, q[token]);
+      if (noise == 0) {
+        EXPECT_EQ(got[r].ear, 1);
+        EXPECT_EQ(got[r].kl, 0);
+      }
+    }
+    q[9] = NAN;
+    EXPECT_THROW(make_cuda_comparer(0, 10)->compare(dp.as<float>(), on_device(q).as<float>(), v, tokens, got, logits),
+                 Error);
+  }
+}
+
+// Inputs are rounded to 11 bits, perhaps by cutting, so each product of two is off by at most 2^-9 of itself.
+TEST_F(CudaQuant, HessiansOfRealInputsAreWithinTf32) {
+  const int64_t in = 96, tokens = 700;
+  std::vector<float> x(static_cast<size_t>(in * tokens));
+  Rng rng(21);
+  for (float& value : x) value = static_cast<float>(rng.normal());
+  cuda::SecondOrder order(stream_);
+  order.begin(in);
+  order.add(x);
+  std::vector<float> found(static_cast<size_t>(in * in));
+  cuda::from_device(stream_, found.data(), order.matrix(), found.size() * sizeof(float));
+  for (int64_t i = 0; i < in; ++i)
+    for (int64_t j = 0; j < in; ++j) {
+      double sum = 0, size = 0;
+      for (int64_t t = 0; t < tokens; ++t) {
+        const double product = double{x[static_cast<size_t>(t * in + i)]} * x[static_cast<size_t>(t * in + j)];
+        sum += product;
+        size += std::fabs(product);
+      }
+      ASSERT_NEAR(found[static_cast<size_t>(i * in + j)], sum, 0x1p-9 * size) << i << " " << j;
+      ASSERT_EQ(found[static_cast<size_t>(i * in + j)], found[static_cast<size_t>(j * in + i)]);
+    }
+}
+
+// Memory is given to the next buffer of its size, which finds zeros there like any other.
+TEST_F(CudaQuant, FreedMemoryIsUsedAgainAndCleared) {
+  constexpr size_t kBytes = 12'345'600;
+  void* first = nullptr;
+  {
+    const cuda::DeviceBuffer buffer(kBytes);
+    first = buffer.data();
+    const std::vector<float> ones(kBytes / sizeof(float), 1.0f);
+    cuda::to_device(stream_, buffer.data(), ones.data(), kBytes);
+    cuda::wait_for(stream_);
+  }
+  const int64_t free = cuda::device_bytes_free();
+  const cuda::DeviceBuffer again(kBytes);
+  EXPECT_EQ(again.data(), first);
+  EXPECT_LE(cuda::device_bytes_free(), free - static_cast<int64_t>(kBytes));
+  std::vector<float> values(kBytes / sizeof(float));
+  cuda::from_device(stream_, values.data(), again.data(), kBytes);
+  EXPECT_TRUE(std::ranges::all_of(values, [](float x) { return x == 0; }));
 }
 
 // Sums of squares round differently in their last bits, and so does the size of the noise. A value moves by at most

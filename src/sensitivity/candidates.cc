@@ -36,32 +36,33 @@ struct Lost {
 // while candidates are made.
 class Shelf final : public StopStore {
  public:
-  Shelf(CandidateStore& store, const Checkpoint& source, ThreadPool& pool)
-      : store_(store), source_(source), pool_(pool) {}
+  Shelf(CandidateStore& store, const Checkpoint& source, int threads)
+      : store_(store), source_(source), pool_(threads) {}
   bool contains(const std::string& stop) const override { return store_.contains(stop); }
   std::vector<QuantizedLinear> load(const std::string& stop) const override {
+    finish();
     std::vector<QuantizedLinear> linears = store_.list(stop);
     for (const QuantizedLinear& q : linears) note(q);
     return linears;
   }
-  // Saves in a background thread. Hashing and writing take minutes for a model whose candidates are tens of
-  // gigabytes; meanwhile the next stop is quantised.
+  // Compares and saves in a background thread, which has threads of its own for comparing. Comparing, hashing and
+  // writing take minutes for a model whose candidates are tens of gigabytes; meanwhile the next stop is quantised.
   void save(const std::string& stop, std::vector<QuantizedLinear> linears) override {
-    for (QuantizedLinear& q : linears) {
-      q.relative_error = relative_error(q.weight, source_.linear(q.id), pool_);
-      note(q);
-    }
-    for (const QuantizedLinear& q : linears) source_.drop(q.id);
     finish();
     writing_ = std::async(std::launch::async, [this, stop, linears = std::move(linears)]() mutable {
+      for (QuantizedLinear& q : linears) {
+        q.relative_error = relative_error(q.weight, source_.linear(q.id), pool_);
+        note(q);
+      }
+      for (const QuantizedLinear& q : linears) source_.drop(q.id);
       store_.save(stop, std::move(linears));
     });
   }
   // Waits until the last stop is written. Throws what writing it threw.
-  void finish() {
+  void finish() const {
     if (writing_.valid()) writing_.get();
   }
-  // Returns the errors of a candidate. They are zero if the format is the source's own.
+  // Returns the errors of a candidate, once finish() was called. They are zero if the format is the source's own.
   Lost lost(LinearId id, const FormatSpec& format) const {
     const auto found = lost_.find({id, to_string(format)});
     return found == lost_.end() ? Lost{} : found->second;
@@ -76,9 +77,9 @@ class Shelf final : public StopStore {
   }
   CandidateStore& store_;
   const Checkpoint& source_;
-  ThreadPool& pool_;
+  ThreadPool pool_;
   mutable std::map<std::pair<LinearId, std::string>, Lost> lost_;
-  std::future<void> writing_;  // at most one stop is being written; the destructor waits for it
+  mutable std::future<void> writing_;  // at most one stop is being written; the destructor waits for it
 };
 
 }  // namespace
@@ -88,7 +89,7 @@ CandidateSet::CandidateSet(Runner& runner, const Checkpoint& source, const Datas
                            const GptqOptions& options, ThreadPool& pool, CandidateStore& store, const Ranks& ranks,
                            int64_t held_bytes)
     : runner_(runner), source_(source), store_(store) {
-  Shelf shelf(store, source, pool);
+  Shelf shelf(store, source, pool.threads());
   ModelQuantizer how;
   how.options = options;
   how.sequential = false;

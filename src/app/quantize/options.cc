@@ -32,7 +32,7 @@ void add_calibration_text(CLI::App& verb, Quantize& o, Calibrating& calibrating)
                       "documentation text that comes with fidelio)"));
   calibrating(verb.add_option("--calibration-tokens", o.tokens,
                               "Tokens of calibration text that are used (default: 131072; fewer above 30 million "
-                              "parameters, on a GPU above 500 million, 32768 at least)"))
+                              "parameters, on a GPU above 750 million, 32768 at least)"))
       ->check(above_zero());
   calibrating(verb.add_option("--calibration-samples", o.samples,
                               "How many of the calibration tokens the model writes itself, at temperature 1, each "

@@ -171,7 +171,7 @@ void quantise_on_text(const Quantize& o, const Checkpoint& source, ModelQuantize
   RunnerOptions options = runner_options(o.run);
   options.mode = Activations::f32;
   options.kv = KvFormat::f32;
-  options.max_rows = std::max<int64_t>(context, 2048);
+  options.max_rows = batch_rows_for(source.config(), context, on_gpu(o.run));
   options.cache_tokens = 2 * options.max_rows;  // Ragged sequences leave their last pages partly empty.
   options.context = context;
   const auto runner = make_runner(o.run, source, options);

@@ -40,7 +40,8 @@ RunnerOptions Desk::options(Activations mode) const {
   RunnerOptions r = job.serving;
   r.mode = mode;
   if (mode == Activations::f32) r.kv = KvFormat::f32;
-  r.max_rows = std::max<int64_t>(2048, job.context);
+  r.max_rows = batch_rows_for(source.config(), job.context, job.on_gpu);
+  r.max_logit_rows = logit_rows_for(r.max_logit_rows, job.on_gpu);
   r.cache_tokens = 2 * r.max_rows;
   r.context = job.context;
   return r;

@@ -95,8 +95,8 @@ class SizeTable {
         job_.tokens > 0 ? job_.tokens : calibration_tokens_for(outline_.parameters(), job_.on_gpu);
     size.search_tokens =
         job_.search_tokens > 0 ? job_.search_tokens : search_tokens_for(outline_.parameters(), job_.on_gpu);
-    size.rows = std::max<int64_t>(2048, job_.context);
-    size.logit_rows = job_.serving.max_logit_rows;
+    size.rows = batch_rows_for(outline_.config(), job_.context, job_.on_gpu);
+    size.logit_rows = logit_rows_for(job_.serving.max_logit_rows, job_.on_gpu);
     size.generations = job_.most_generations();
     size.answering_tokens = job_.answering_tokens;
     size.answering_states = job_.answering_states;

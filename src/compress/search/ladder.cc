@@ -5,8 +5,8 @@
 //   the plan    found by trials, which aim at what nine certificates of ten will hold
 //   smaller     steps of kRung bits a weight down the front: what the trials left out of caution is won back, until a
 //               plan fails
-//   larger      a plan that surely holds and one that most likely does, for where the trials' documents were too kind;
-//               in most runs they are neither built nor tested
+//   larger      a plan that surely holds, one that most likely does and one that may, for where the trials' documents
+//               were too kind; in most runs they are neither built nor tested
 #include <algorithm>
 #include <cmath>
 #include <span>
@@ -16,7 +16,7 @@
 namespace fidelio {
 namespace {
 
-constexpr double kSure = 1, kLikely = 0.25, kRung = 0.05;  // bits a weight
+constexpr double kSure = 1, kLikely = 0.25, kMaybe = 0.1, kRung = 0.05;  // bits a weight
 constexpr int kMostRungs = 12;
 // Building a plan takes long on a CPU, and tuning one takes longer than all the rest: such ladders have fewer plans.
 constexpr double kSlowRung = 0.1;
@@ -47,7 +47,7 @@ Ladder ladder_of(const std::vector<Plan>& front, const Plan& start, int64_t para
 Ladder Search::ladder(const Plan& start) {
   int64_t parameters = 0;
   for (const Group& g : table_.groups) parameters += g.parameters;
-  LadderShape shape{{kSure, kLikely}, kRung, kMostRungs};
+  LadderShape shape{{kSure, kLikely, kMaybe}, kRung, kMostRungs};
   if (desk_.job.tune || !desk_.job.on_gpu) shape.step = kSlowRung, shape.most = kMostSlowRungs;
   if (pace_.asked()) shape.most = 0;  // the front has plans that are foreseen to be fast enough; these were not timed
   return ladder_of(front_, start, parameters, shape);

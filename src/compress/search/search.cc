@@ -114,10 +114,12 @@ Plan Search::choose() {
 }
 
 Plan Search::found_on_front(const Target& aim) {
-  const int most = desk_.job.max_trials, trials = pace_.asked() ? most : std::min(most, kTrialsBeforeLadder);
-  const SearchResult found =
-      search_to_target(table_, front_, aim, {.max_trials = trials, .rho = ratio_, .resolution = kPlanResolution},
-                       [&](const Plan& plan) { return trial(plan, "trial"); });
+  const int most = desk_.job.max_trials, enough = known_.empty() ? kTrialsBeforeLadder : kTrialsOfOthers;
+  const int trials = pace_.asked() ? most : std::min(most, enough);
+  const SearchResult found = search_to_target(
+      table_, front_, aim, {.max_trials = trials, .rho = ratio_, .resolution = kPlanResolution, .known = known_},
+      [&](const Plan& plan) { return trial(plan, "trial"); });
+  known_.insert(known_.end(), found.trials.begin(), found.trials.end());
   if (pace_.asked()) {  // The source is too slow to be taken, and another front uses what was measured.
     const Trial& last = found.best >= 0 ? found.trials[static_cast<size_t>(found.best)] : found.trials.back();
     ratio_ = last.measured.kl.value / std::max(last.plan.kl, 1e-300);

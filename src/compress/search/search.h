@@ -14,9 +14,10 @@ namespace fidelio {
 // Plans that differ by less in size (bits a weight) cannot be told apart by building both. The way in which single
 // weights are rounded makes as much of a difference.
 inline constexpr double kPlanResolution = 0.01;
-// Two trials say how far predictions are off. The certificate's ladder (search/ladder.cc) then begins at the plan that
-// they predict, which need not be tried itself.
-inline constexpr int kTrialsBeforeLadder = 2;
+// Two trials say how far predictions are off, and one does where trials for another target have said so. The
+// certificate's ladder (search/ladder.cc) then begins at the plan that they predict, which need not be tried itself. A
+// run that goes on after an interruption knows nothing of the trials for targets that were finished before.
+inline constexpr int kTrialsBeforeLadder = 2, kTrialsOfOthers = 1;
 
 // A TrialPoint is a plan that was measured on the way.
 struct TrialPoint {
@@ -86,7 +87,8 @@ class Search {
   std::vector<Plan> front_;
   PlanEvolution& evolution_;
   Builder& builder_;
-  double ratio_;  // KL of the plan that was built last over the KL that the table predicts
+  std::vector<Trial> known_;  // of the targets before
+  double ratio_;              // KL of the plan that was built last over the KL that the table predicts
   Found found_;
 };
 

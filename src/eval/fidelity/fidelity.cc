@@ -128,13 +128,14 @@ int32_t first_maximum(std::span<const float> logits, float maximum) {
   return static_cast<int32_t>(std::find(logits.begin(), logits.end(), maximum) - logits.begin());
 }
 
-// Computes both top-K variants. There are only K terms, so it uses plain FP64.
-void compare_top(std::span<const float> p_logits, std::span<const float> q_logits, std::span<const int32_t> top,
-                 PositionFidelity& f) {
-  const auto log_p = [&](int32_t k) { return static_cast<double>(p_logits[static_cast<size_t>(k)]) - f.log_sum_exp_p; };
-  const auto log_q = [&](int32_t k) { return static_cast<double>(q_logits[static_cast<size_t>(k)]) - f.log_sum_exp_q; };
+}  // namespace
+
+// There are only K terms, so this uses plain FP64.
+void compare_top(std::span<const float> p_top, std::span<const float> q_top, PositionFidelity& f) {
+  const auto log_p = [&](size_t k) { return static_cast<double>(p_top[k]) - f.log_sum_exp_p; };
+  const auto log_q = [&](size_t k) { return static_cast<double>(q_top[k]) - f.log_sum_exp_q; };
   double mass_p = 0, mass_q = 0;
-  for (int32_t k : top) {
+  for (size_t k = 0; k < p_top.size(); ++k) {
     const double p = std::exp(log_p(k)), q = std::exp(log_q(k));
     mass_p += p;
     mass_q += q;
@@ -144,7 +145,7 @@ void compare_top(std::span<const float> p_logits, std::span<const float> q_logit
   f.top_k_mass = mass_p;
   const double offset = std::log(mass_p) - std::log(mass_q);
   double distance = 0;
-  for (int32_t k : top) {
+  for (size_t k = 0; k < p_top.size(); ++k) {
     const double p = std::exp(log_p(k)) / mass_p, q = std::exp(log_q(k)) / mass_q;
     const double t = log_q(k) - log_p(k) + offset;
     f.kl_renormalised += p * (std::expm1(t) - t);
@@ -152,8 +153,6 @@ void compare_top(std::span<const float> p_logits, std::span<const float> q_logit
   }
   f.ear_renormalised = 1 - distance / 2;
 }
-
-}  // namespace
 
 double log_sum_exp(std::span<const float> logits) {
   check_finite(logits);
@@ -194,7 +193,13 @@ PositionFidelity RowComparer::compare(std::span<const float> p_logits, std::span
     f.margin_q = probability(q_logits, f.top_q, f.log_sum_exp_q) - probability(q_logits, f.top_p, f.log_sum_exp_q);
   }
   largest(p_logits, static_cast<size_t>(top_k_), top_);
-  compare_top(p_logits, q_logits, top_, f);
+  top_p_.clear();
+  top_q_.clear();
+  for (const int32_t id : top_) {
+    top_p_.push_back(p_logits[static_cast<size_t>(id)]);
+    top_q_.push_back(q_logits[static_cast<size_t>(id)]);
+  }
+  compare_top(top_p_, top_q_, f);
   return f;
 }
 

@@ -44,6 +44,10 @@ struct PositionFidelity {
   bool agree() const { return top_p == top_q; }
 };
 
+// Computes both top-K variants and the mass of the top K, from the logits of p's most likely tokens in p and in q and
+// from log_sum_exp_p and log_sum_exp_q, which `f` must hold.
+void compare_top(std::span<const float> p_top, std::span<const float> q_top, PositionFidelity& f);
+
 // A RowComparer compares rows of logits. It keeps scratch memory between calls, so one object serves one thread.
 class RowComparer {
  public:
@@ -60,7 +64,7 @@ class RowComparer {
  private:
   int top_k_;
   size_t vocabulary_ = 0;
-  std::vector<float> shifted_p_, shifted_q_, exp_p_, exp_q_;
+  std::vector<float> shifted_p_, shifted_q_, exp_p_, exp_q_, top_p_, top_q_;
   std::vector<int32_t> top_;
 };
 

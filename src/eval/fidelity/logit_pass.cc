@@ -88,6 +88,13 @@ void run_layers(const PassModel& m, const Batch& batch, size_t number) {
   m.runner->read_stream(stream);
 }
 
+std::span<const float> logits_of(const PassModel& m, int64_t first, int64_t count) {
+  if (m.place == nullptr) return m.runner->logits(first, count);
+  const std::span to(m.place, static_cast<size_t>(count * m.runner->config().v));
+  m.runner->read_logits(first, count, to);
+  return to;
+}
+
 }  // namespace
 
 void run_pass(std::span<const PassModel> models, std::span<const ScoredSequence> sequences,
@@ -120,7 +127,7 @@ void run_pass(std::span<const PassModel> models, std::span<const ScoredSequence>
     const auto total = static_cast<int64_t>(rows.size());
     for (int64_t first = 0; first < total; first += limits.max_logit_rows) {
       const int64_t count = std::min(limits.max_logit_rows, total - first);
-      for (size_t i = 0; i < models.size(); ++i) logits[i] = models[i].runner->logits(first, count);
+      for (size_t i = 0; i < models.size(); ++i) logits[i] = logits_of(models[i], first, count);
       callback(std::span(rows).subspan(static_cast<size_t>(first), static_cast<size_t>(count)), logits);
     }
     if (progress) progress(plan.finished(), static_cast<int64_t>(sequences.size()));

@@ -77,11 +77,14 @@ class KeptStreams {
   std::vector<std::vector<float>> batches_;
 };
 
-// A PassModel is a model to run, the precision of its step, and optionally its kept streams.
+// A PassModel is a model to run, the precision of its step, optionally its kept streams, and optionally memory that
+// the runner allocated, with room for the pass's largest number of logit rows. Logits then go there, and a GPU's need
+// not leave it.
 struct PassModel {
   Runner* runner;
   Reading reading;
   KeptStreams* kept = nullptr;
+  float* place = nullptr;
 };
 // The callback gets `rows` (m) and, for each model, its logits (m, v), which are valid only during the call.
 using RowsCallback =

@@ -4,8 +4,14 @@
 
 namespace fidelio {
 
-std::unique_ptr<RowDistances> make_cuda_row_distances(int) {
-  throw Error("this build has no CUDA backend: build with `cmake --preset cuda`, or use --device cpu");
-}
+namespace {
+
+constexpr const char* kNoBackend =
+    "this build has no CUDA backend: build with `cmake --preset cuda`, or use --device cpu";
+
+}  // namespace
+
+std::unique_ptr<RowDistances> make_cuda_row_distances(int) { throw Error(kNoBackend); }
+std::unique_ptr<CudaComparer> make_cuda_comparer(int, int) { throw Error(kNoBackend); }
 
 }  // namespace fidelio

@@ -2,11 +2,15 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <map>
+#include <memory>
+#include <optional>
 
 #include <nlohmann/json.hpp>
 
 #include "core/error.h"
+#include "eval/fidelity/row_distances.h"
 #include "eval/statistics/clusters.h"
 
 namespace fidelio {
@@ -115,6 +119,52 @@ FidelityReport FidelityReport::of_text(int32_t text) const {
   return part;
 }
 
+namespace {
+
+// A CompareRows compares the rows of a batch: it fills `found`, and `logits` with those of each row's own token.
+using TokenLogits = CudaComparer::TokenLogits;
+using CompareRows = std::function<void(std::span<const ScoredRow> rows, std::span<const std::span<const float>> logits,
+                                       std::span<PositionFidelity> found, std::span<TokenLogits> own)>;
+
+CompareRows compare_on_host(const CompareOptions& options, size_t v, ThreadPool& pool) {
+  std::vector<RowComparer> comparers(static_cast<size_t>(pool.threads()), RowComparer(options.top_k));
+  const auto sampled = std::make_shared<std::vector<SampledRows>>();
+  for (int i = 0; options.sampling && i < pool.threads(); ++i) sampled->emplace_back(*options.sampling);
+  return [v, &options, &pool, comparers = std::move(comparers), sampled](
+             std::span<const ScoredRow> rows, std::span<const std::span<const float>> logits,
+             std::span<PositionFidelity> found, std::span<TokenLogits> token_logits) mutable {
+    pool.run(static_cast<int64_t>(rows.size()), [&](int64_t job, int thread) {
+      const auto i = static_cast<size_t>(job), own = static_cast<size_t>(thread);
+      const auto p = logits[0].subspan(i * v, v), q = logits[1].subspan(i * v, v);
+      const auto token = static_cast<size_t>(rows[i].token);
+      found[i] = comparers[own].compare(p, q);
+      token_logits[i] = {p[token], q[token]};
+      if (!options.sampling) return;
+      const RowComparer::Distance d = comparers[own].at_temperature(options.sampling->temperature);
+      found[i].kl_sampled = d.kl;
+      found[i].ear_sampled = (*sampled)[own].filters() ? (*sampled)[own].ear(p, q) : d.ear;
+    });
+  };
+}
+
+CompareRows compare_on_gpu(int gpu, const CompareOptions& options, size_t v) {
+  return
+      [v, comparer = std::shared_ptr<CudaComparer>(make_cuda_comparer(gpu, options.top_k)),
+       tokens = std::vector<int32_t>()](std::span<const ScoredRow> rows, std::span<const std::span<const float>> logits,
+                                        std::span<PositionFidelity> found, std::span<TokenLogits> own) mutable {
+        tokens.clear();
+        for (const ScoredRow& row : rows) tokens.push_back(row.token);
+        comparer->compare(logits[0].data(), logits[1].data(), static_cast<int64_t>(v), tokens, found, own);
+      };
+}
+
+// Returns the GPU on which rows are compared, if both models are on one. The filters of sampling are the host's own.
+std::optional<int> comparing_gpu(const Runner& reference, const Runner& candidate, const CompareOptions& options) {
+  return options.sampling || reference.gpu() != candidate.gpu() ? std::nullopt : reference.gpu();
+}
+
+}  // namespace
+
 std::vector<WindowFidelity> compare_sequences(Runner& reference, Runner& candidate,
                                               std::span<const ScoredSequence> sequences, const CompareOptions& options,
                                               ThreadPool& pool, const ProgressCallback& progress, KeptStreams* kept,
@@ -122,30 +172,26 @@ std::vector<WindowFidelity> compare_sequences(Runner& reference, Runner& candida
   check(options.top_k >= 1, "top-K needs K >= 1, not {}", options.top_k);
   std::vector<WindowFidelity> windows(sequences.size());
   const auto v = static_cast<size_t>(reference.config().v);
-  std::vector<RowComparer> comparers(static_cast<size_t>(pool.threads()), RowComparer(options.top_k));
-  std::vector<SampledRows> sampled;
-  for (int i = 0; options.sampling && i < pool.threads(); ++i) sampled.emplace_back(*options.sampling);
+  const std::optional<int> gpu = comparing_gpu(reference, candidate, options);
+  const CompareRows compare_rows = gpu ? compare_on_gpu(*gpu, options, v) : compare_on_host(options, v, pool);
+  std::shared_ptr<float[]> places[2];
+  for (size_t i = 0; gpu && i < 2; ++i)
+    places[i] = (i == 0 ? reference : candidate).allocate(reference.options().max_logit_rows * reference.config().v);
   std::vector<PositionFidelity> positions;
-  const PassModel models[] = {{&reference, options.reference_mode, kept}, {&candidate, options.candidate_mode}};
+  std::vector<TokenLogits> own;
+  const PassModel models[] = {{&reference, options.reference_mode, kept, places[0].get()},
+                              {&candidate, options.candidate_mode, nullptr, places[1].get()}};
   run_pass(
       models, sequences,
       [&](std::span<const ScoredRow> rows, std::span<const std::span<const float>> logits) {
         positions.resize(rows.size());
-        pool.run(static_cast<int64_t>(rows.size()), [&](int64_t job, int thread) {
-          const auto i = static_cast<size_t>(job), own = static_cast<size_t>(thread);
-          const auto p = logits[0].subspan(i * v, v), q = logits[1].subspan(i * v, v);
-          positions[i] = comparers[own].compare(p, q);
-          if (!options.sampling) return;
-          const RowComparer::Distance d = comparers[own].at_temperature(options.sampling->temperature);
-          positions[i].kl_sampled = d.kl;
-          positions[i].ear_sampled = sampled[own].filters() ? sampled[own].ear(p, q) : d.ear;
-        });
+        own.resize(rows.size());
+        compare_rows(rows, logits, positions, own);
         for (size_t i = 0; i < rows.size(); ++i) {  // adding in order makes the sums independent of the threads
           WindowFidelity& w = windows[static_cast<size_t>(rows[i].sequence)];
-          const size_t target = i * v + static_cast<size_t>(rows[i].token);
           w.sums.add(positions[i]);
-          w.nll_reference += positions[i].log_sum_exp_p - static_cast<double>(logits[0][target]);
-          w.nll_candidate += positions[i].log_sum_exp_q - static_cast<double>(logits[1][target]);
+          w.nll_reference += positions[i].log_sum_exp_p - static_cast<double>(own[i].p);
+          w.nll_candidate += positions[i].log_sum_exp_q - static_cast<double>(own[i].q);
           if (visit) visit(rows[i], positions[i]);
         }
       },

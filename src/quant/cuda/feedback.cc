@@ -21,15 +21,16 @@ void Feedback::add(std::span<const float> source, std::span<const float> quantis
   to_device(stream_, source_.data(), source.data(), source.size_bytes());
   to_device(stream_, quantised_.data(), quantised.data(), quantised.size_bytes());
   wait_for(stream_);
-  blas_.multiply(in_, in_, tokens, 1, {source_.as<float>(), in_}, true, {quantised_.as<float>(), in_}, 1,
-                 {sums_.as<float>(), in_});
+  take_from(stream_, quantised_.as<float>(), tokens * in_, source_.as<float>());
+  sums_blas_.multiply(in_, in_, tokens, 1, {source_.as<float>(), in_}, true, {quantised_.as<float>(), in_}, 1,
+                      {sums_.as<float>(), in_});
 }
 
 void Feedback::target(SecondOrder& order, float trust, float* values, int64_t out) {
   check(order.in() == in_, "feedback over {} columns for a Hessian of {}", in_, order.in());
   for (DeviceBuffer* square : {&difference_, &inverse_}) reserve(stream_, *square, in_ * in_ * 4);
   for (DeviceBuffer* wide : {&change_, &step_}) reserve(stream_, *wide, out * in_ * 4);
-  ordered_difference(stream_, sums_.as<float>(), order.matrix(), order.order(), in_, difference_.as<float>());
+  order_difference(stream_, sums_.as<float>(), order.order(), in_, difference_.as<float>());
   // The inverse is (H + damping)^-1 = U^T U.
   float* upper = const_cast<float*>(order.upper());
   blas_.multiply(in_, in_, in_, 1, {upper, in_}, true, {upper, in_}, 0, {inverse_.as<float>(), in_});

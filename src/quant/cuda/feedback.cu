@@ -7,11 +7,14 @@ namespace {
 
 constexpr int kThreads = 256, kBlocks = 2112;
 
-__global__ void difference_all(const float* c, const float* h, const int32_t* order, int64_t in, float* difference) {
-  for (int64_t i = blockIdx.x * int64_t{blockDim.x} + threadIdx.x; i < in * in; i += int64_t{gridDim.x} * blockDim.x) {
-    const int64_t at = i / in * in + order[i % in];
-    difference[i] = c[at] - h[at];
-  }
+__global__ void take_all(const float* values, int64_t n, float* to) {
+  for (int64_t i = blockIdx.x * int64_t{blockDim.x} + threadIdx.x; i < n; i += int64_t{gridDim.x} * blockDim.x)
+    to[i] -= values[i];
+}
+
+__global__ void order_all(const float* d, const int32_t* order, int64_t in, float* ordered) {
+  for (int64_t i = blockIdx.x * int64_t{blockDim.x} + threadIdx.x; i < in * in; i += int64_t{gridDim.x} * blockDim.x)
+    ordered[i] = d[i / in * in + order[i % in]];
 }
 
 __global__ void add_all(const float* change, const int32_t* order, int64_t n, int64_t in, float factor, float* values) {
@@ -21,9 +24,13 @@ __global__ void add_all(const float* change, const int32_t* order, int64_t n, in
 
 }  // namespace
 
-void ordered_difference(Stream stream, const float* c, const float* h, const int32_t* order, int64_t in,
-                        float* difference) {
-  difference_all<<<kBlocks, kThreads, 0, stream>>>(c, h, order, in, difference);
+void take_from(Stream stream, const float* values, int64_t n, float* to) {
+  take_all<<<kBlocks, kThreads, 0, stream>>>(values, n, to);
+  cuda_check(cudaGetLastError(), "subtracting inputs");
+}
+
+void order_difference(Stream stream, const float* d, const int32_t* order, int64_t in, float* ordered) {
+  order_all<<<kBlocks, kThreads, 0, stream>>>(d, order, in, ordered);
   cuda_check(cudaGetLastError(), "what earlier layers lost");
 }
 

@@ -55,14 +55,15 @@ void Gptq::fit_scales(const float* weight, const float* values) {
              {codes_.as<uint8_t>(), scale_.as<float>(), offset_.as<float>(), row_scale_.as<float>()});
 }
 
-GptqCodes Gptq::fit(const GptqPlan& plan, const float* weight, const float* values, int64_t out, int64_t in) {
+const GptqCodes& Gptq::fit(const GptqPlan& plan, const float* weight, const float* values, int64_t out, int64_t in) {
   begin(plan, out, in);
   zero_device(stream_, codes_.data(), static_cast<size_t>(out * in));
   fit_scales(weight, values);
-  return collect();
+  collect();
+  return found_;
 }
 
-GptqCodes Gptq::quantise(const GptqPlan& plan, SecondOrder& order, float* values, int64_t out) {
+const GptqCodes& Gptq::quantise(const GptqPlan& plan, SecondOrder& order, float* values, int64_t out) {
   const int64_t in = order.in();
   check(static_cast<int64_t>(order.factor().order.size()) == in, "a Hessian of {} columns is not factorised", in);
   begin(plan, out, in);
@@ -83,11 +84,11 @@ GptqCodes Gptq::quantise(const GptqPlan& plan, SecondOrder& order, float* values
     descend(order, values, plan.descent_passes);
     after = dot(work_.as<float>(), gradient.data);
   }
-  GptqCodes codes = collect();
-  codes.energy = energy;
-  codes.before = before;
-  codes.after = after;
-  return codes;
+  collect();
+  found_.energy = energy;
+  found_.before = before;
+  found_.after = after;
+  return found_;
 }
 
 void Gptq::error_feedback(SecondOrder& order, const float* values) {
@@ -140,17 +141,15 @@ double Gptq::dot(const float* a, const float* b) {
   return std::accumulate(rows.begin(), rows.end(), 0.0);
 }
 
-GptqCodes Gptq::collect() {
-  GptqCodes codes;
+void Gptq::collect() {
   const auto copy = [&](auto& to, const DeviceBuffer& from, int64_t n) {
     to.resize(static_cast<size_t>(n));
     from_device(stream_, to.data(), from.data(), to.size() * sizeof(to[0]));
   };
-  copy(codes.code, codes_, shape_.out * shape_.in);
-  copy(codes.scale, scale_, shape_.out * shape_.groups);
-  copy(codes.offset, offset_, shape_.out * shape_.groups);
-  copy(codes.row_scale, row_scale_, shape_.out);
-  return codes;
+  copy(found_.code, codes_, shape_.out * shape_.in);
+  copy(found_.scale, scale_, shape_.out * shape_.groups);
+  copy(found_.offset, offset_, shape_.out * shape_.groups);
+  copy(found_.row_scale, row_scale_, shape_.out);
 }
 
 }  // namespace fidelio::cuda

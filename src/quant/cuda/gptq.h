@@ -42,10 +42,11 @@ class Gptq {
 
   explicit Gptq(Stream stream) : stream_(stream), blas_(stream) {}
   // Quantises `values` (out, in) on the device, which are overwritten: columns without data become zeros. The factor
-  // must have been made in `order`.
-  GptqCodes quantise(const GptqPlan& plan, SecondOrder& order, float* values, int64_t out);
+  // must have been made in `order`. The codes lie in memory that the next call writes again, because touching fresh
+  // pages of it takes the host longer than the copy.
+  const GptqCodes& quantise(const GptqPlan& plan, SecondOrder& order, float* values, int64_t out);
   // Fits the scales alone, for a diagonal metric with one weight per column (`weight` is on the device).
-  GptqCodes fit(const GptqPlan& plan, const float* weight, const float* values, int64_t out, int64_t in);
+  const GptqCodes& fit(const GptqPlan& plan, const float* weight, const float* values, int64_t out, int64_t in);
 
  private:
   void begin(const GptqPlan& plan, int64_t out, int64_t in);
@@ -54,13 +55,14 @@ class Gptq {
   void descend(SecondOrder& order, const float* values, int passes);
   void refresh(SecondOrder& order, const float* values);
   double dot(const float* a, const float* b);
-  GptqCodes collect();
+  void collect();  // from the device
 
   Stream stream_;
   Blas blas_;
   GptqShape shape_;
   GptqRules rules_;
   DeviceBuffer codes_, scale_, offset_, row_scale_, work_, gradient_, change_, sums_;
+  GptqCodes found_;
 };
 
 }  // namespace fidelio::cuda

@@ -19,7 +19,7 @@ void solver_check(cusolverStatus_t status, const char* doing) {
 
 }  // namespace
 
-SecondOrder::SecondOrder(Stream stream) : stream_(stream), blas_(stream), status_(sizeof(int)) {
+SecondOrder::SecondOrder(Stream stream) : stream_(stream), sums_blas_(stream, Arithmetic::tf32), status_(sizeof(int)) {
   solver_check(cusolverDnCreate(&solver_), "starting");
   solver_check(cusolverDnSetStream(solver_, stream), "choosing a stream");
   solver_check(cusolverDnCreateParams(&parameters_), "starting");
@@ -56,8 +56,8 @@ void SecondOrder::add(std::span<const float> x) {
   wait_for(stream_);
   for (int64_t begin = 0; begin < in_; begin += kPanel) {
     const Window below{rows_.as<float>() + begin, in_};
-    blas_.multiply(in_ - begin, std::min(kPanel, in_ - begin), tokens, 1, below, true, below, 1,
-                   {sums_.as<float>() + begin * in_ + begin, in_});
+    sums_blas_.multiply(in_ - begin, std::min(kPanel, in_ - begin), tokens, 1, below, true, below, 1,
+                        {sums_.as<float>() + begin * in_ + begin, in_});
   }
   tokens_ += tokens;
   mirrored_ = false;

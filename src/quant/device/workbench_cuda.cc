@@ -89,7 +89,7 @@ class CudaWorkbench final : public Workbench {
     if (spec.kind == Kind::grid) plan.codebook = codebook(spec, result.weight);
     const cuda::DeviceBuffer values(values_.size());  // quantise() overwrites its values
     cuda::on_device(stream_.stream, values.data(), values_.data(), values_.size());
-    const cuda::GptqCodes codes = gptq_.quantise(plan, order_, values.as<float>(), out);
+    const cuda::GptqCodes& codes = gptq_.quantise(plan, order_, values.as<float>(), out);
     result.report.energy = codes.energy;
     result.report.loss_gptq = codes.before;
     result.report.loss = codes.after;

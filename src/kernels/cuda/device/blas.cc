@@ -25,6 +25,8 @@ Blas::Blas(Stream stream, Arithmetic arithmetic) : arithmetic_(arithmetic) {
   blas_check(cublasCreate(&handle_), "starting");
   blas_check(cublasSetStream(handle_, stream), "choosing a stream");
   if (arithmetic == Arithmetic::fp32) blas_check(cublasSetMathMode(handle_, CUBLAS_PEDANTIC_MATH), "asking for FP32");
+  if (arithmetic == Arithmetic::tf32)
+    blas_check(cublasSetMathMode(handle_, CUBLAS_TF32_TENSOR_OP_MATH), "asking for TF32");
 }
 
 Blas::~Blas() { cublasDestroy(handle_); }

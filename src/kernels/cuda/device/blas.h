@@ -37,8 +37,8 @@ class Blas {
   Blas(const Blas&) = delete;
   Blas& operator=(const Blas&) = delete;
 
-  // Computes c (m, n) = alpha a (m, k) b (k, n) + beta c; with `transposed`, a is given as (k, m). It takes only
-  // FP32.
+  // Computes c (m, n) = alpha a (m, k) b (k, n) + beta c; with `transposed`, a is given as (k, m). It takes FP32
+  // values, which Arithmetic::tf32 rounds.
   void multiply(int64_t m, int64_t n, int64_t k, float alpha, Window a, bool transposed, Window b, float beta,
                 Window c);
   // Computes c (m, n) = op(a) op(b) + beta c, all dense. With a_transposed, a is given as (k, m); with b_transposed,

@@ -3,6 +3,9 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <map>
+#include <mutex>
+#include <utility>
 #include <vector>
 
 #include "core/error.h"
@@ -13,11 +16,77 @@ namespace {
 
 std::atomic<int64_t> held = 0, highest = 0;
 
+// A Shelf keeps freed memory for the next buffer of the same size, up to a 32nd of the device's memory. The driver takes
+// long to map and unmap memory, and measuring or packing matrix after matrix asks for the same sizes thousands of times.
+class Shelf {
+ public:
+  // Returns memory of this size on the current device, or null if none is kept.
+  void* take(size_t bytes) {
+    const std::lock_guard lock(mutex_);
+    const auto found = kept_.find({current_device(), bytes});
+    if (found == kept_.end()) return nullptr;
+    void* memory = found->second;
+    kept_.erase(found);
+    bytes_ -= static_cast<int64_t>(bytes);
+    return memory;
+  }
+  // Takes memory that nobody uses any more. It waits for all work of the device, as cudaFree does. Returns false if
+  // there is no room, or if the memory is another device's than the current one.
+  bool put(void* memory, size_t bytes) {
+    const std::lock_guard lock(mutex_);
+    cudaPointerAttributes its{};
+    if (cudaPointerGetAttributes(&its, memory) != cudaSuccess || its.device != current_device()) return false;
+    if (most_ < 0) {
+      size_t free = 0, all = 0;
+      if (cudaMemGetInfo(&free, &all) != cudaSuccess) return false;
+      most_ = static_cast<int64_t>(all / 32);
+    }
+    if (bytes_ + static_cast<int64_t>(bytes) > most_ || cudaDeviceSynchronize() != cudaSuccess) return false;
+    kept_.insert({{current_device(), bytes}, memory});
+    bytes_ += static_cast<int64_t>(bytes);
+    return true;
+  }
+  // Gives everything back to the driver.
+  void clear() {
+    const std::lock_guard lock(mutex_);
+    for (const auto& [key, memory] : kept_) cudaFree(memory);
+    kept_.clear();
+    bytes_ = 0;
+  }
+  int64_t bytes() const { return bytes_; }
+
+ private:
+  static int current_device() {
+    int device = 0;
+    cudaGetDevice(&device);
+    return device;
+  }
+  std::mutex mutex_;
+  std::multimap<std::pair<int, size_t>, void*> kept_;  // by device and size
+  std::atomic<int64_t> bytes_ = 0;
+  int64_t most_ = -1;  // not known before the first put()
+};
+// It is never destroyed, because buffers of static objects may be freed at the very end.
+Shelf& shelf() {
+  static Shelf& kept = *new Shelf;
+  return kept;
+}
+
+// Returns the status of an allocation. Memory on the shelf is given up before the device counts as full.
+cudaError_t allocate(void** memory, size_t bytes) {
+  if ((*memory = shelf().take(bytes)) != nullptr) return cudaSuccess;
+  const cudaError_t status = cudaMalloc(memory, bytes);
+  if (status != cudaErrorMemoryAllocation) return status;
+  cudaGetLastError();
+  shelf().clear();
+  return cudaMalloc(memory, bytes);
+}
+
 }  // namespace
 
 DeviceBuffer::DeviceBuffer(size_t bytes) : size_(bytes) {
   if (bytes == 0) return;
-  const cudaError_t status = cudaMalloc(&data_, bytes);
+  const cudaError_t status = allocate(&data_, bytes);
   if (status == cudaErrorMemoryAllocation) {
     cudaGetLastError();
     throw Error(
@@ -37,14 +106,14 @@ DeviceBuffer::DeviceBuffer(size_t bytes) : size_(bytes) {
 
 DeviceBuffer::~DeviceBuffer() {
   if (!data_) return;
-  cudaFree(data_);
+  if (!shelf().put(data_, size_)) cudaFree(data_);
   held -= static_cast<int64_t>(size_);
 }
 
 int64_t device_bytes_free() {
   size_t free = 0, all = 0;
   cuda_check(cudaMemGetInfo(&free, &all), "asking for free memory");
-  return static_cast<int64_t>(free);
+  return static_cast<int64_t>(free) + shelf().bytes();
 }
 int64_t device_bytes_highest() { return highest; }
 

@@ -52,7 +52,7 @@ struct PinnedAllocator {
   bool operator==(const PinnedAllocator&) const = default;
 };
 
-int64_t device_bytes_free();     // free bytes of the current device
+int64_t device_bytes_free();     // bytes of the current device that are free or kept for the next buffers
 int64_t device_bytes_highest();  // the most bytes that all DeviceBuffers have held at any time
 
 struct DeviceInfo {
