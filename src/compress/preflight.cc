@@ -252,7 +252,7 @@ int64_t search_tokens_for(int64_t parameters, bool on_gpu) {
 
 int64_t batch_rows_for(const ModelConfig& config, int64_t context, bool on_gpu) {
   constexpr int64_t kLeast = 2048, kMost = 8192, kValues = int64_t{64} << 20;
-  const int64_t rows = on_gpu ? std::clamp(kValues / kept_input(config), kLeast, kMost) : kLeast;
+  const int64_t rows = on_gpu ? std::clamp(kValues / widest_input(config), kLeast, kMost) : kLeast;
   return std::max(rows, context);
 }
 

@@ -2,6 +2,7 @@
 // state that was written into it for as long as somebody holds it: the sequence that continues from it, and the
 // published page of the cache after whose last position it is the state (a snapshot, page_table.h).
 #pragma once
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
