@@ -103,8 +103,10 @@ TEST_P(Hybrids, AreQuantisedOnText) {
       "--calibration-context 128 -o made --threads 2");
   const Checkpoint source = Checkpoint::open(folder / "source"), made = Checkpoint::open(folder / "made");
   EXPECT_EQ(made.parameters(), source.parameters());
-  for (LinearId id : linears_of(source.config()))
-    if (id.layer >= 0) EXPECT_EQ(to_string(made.format(id)), "int4g32z") << to_string(id);
+  for (LinearId id : linears_of(source.config())) {
+    if (id.layer < 0) continue;
+    EXPECT_EQ(to_string(made.format(id)), "int4g32z") << to_string(id);
+  }
   for (LinearId id : fixed_linears_of(source.config()))
     EXPECT_EQ(decode(made.linear(id)), decode(source.linear(id))) << to_string(id);
   for (const int layer : delta_layers(source.config()))
@@ -169,7 +171,7 @@ TEST_P(Hybrids, AreMeasuredInChunks) {
     return all;
   };
   const std::vector<float> whole = logits_of(512);
-  EXPECT_EQ(whole.size(), (19 + 150 + 39 + 89) * 2048);
+  EXPECT_EQ(whole.size(), size_t{19 + 150 + 39 + 89} * 2048);
   EXPECT_EQ(logits_of(70), whole);
 }
 
