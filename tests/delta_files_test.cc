@@ -37,6 +37,26 @@ TEST_P(DeltaFolders, WrittenAgainAreTheSameModel) {
             run_whole(*make_cpu_runner(source, exact_options()), ids, Activations::f32));
 }
 
+// The block that predicts one token more is opened with the model, runs, and is written with it as it is.
+TEST(DeltaPredictor, TravelsWithTheModel) {
+  const Checkpoint source = Checkpoint::open(tiny_model("qwen3_5_moe_mtp"));
+  ASSERT_TRUE(source.config().predictor);
+  EXPECT_THAT(source.notes(), IsEmpty());
+  RunnerOptions options = exact_options();
+  options.predictor = true;
+  EXPECT_NE(make_cpu_runner(source, options)->make_predictor(source), nullptr);
+  const TestFolder folder;
+  write_checkpoint(folder / "dense", source, {}, nullptr, nlohmann::json::object());
+  const Checkpoint written = Checkpoint::open(folder / "dense");
+  ASSERT_TRUE(written.config().predictor);
+  for (LinearId id : predictor_linears_of(source.config()))
+    EXPECT_EQ(decode(written.linear(id)), decode(source.linear(id))) << to_string(id);
+  for (const Norm which : {Norm::attn, Norm::q, Norm::token, Norm::before, Norm::predicted})
+    EXPECT_EQ(written.norm(kPredictorLayer, which), source.norm(kPredictorLayer, which));
+  // These files have a part of such a block, which is left out.
+  EXPECT_FALSE(Checkpoint::open(tiny_model("qwen3_5_image")).config().predictor);
+}
+
 class GgufDelta : public testing::TestWithParam<std::string> {
  protected:
   std::string golden() const { return source_path("tests/golden/gguf/" + GetParam() + ".gguf"); }
@@ -90,13 +110,10 @@ std::vector<float> values_of(const gguf::StoredMatrix& m) {
 TEST_P(GgufDelta, ExportsHoldWhatTheConverterWrites) {
   const TestFolder folder;
   copy_model(tiny_model(GetParam()), folder / "model");
-  const nlohmann::json tokenizer = {
-      {"version", "1.0"},
-      {"added_tokens", nlohmann::json::array()},
-      {"pre_tokenizer", {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"use_regex", true}}},
-      {"decoder", {{"type", "ByteLevel"}}},
-      {"model", {{"type", "BPE"}, {"vocab", {{"a", 0}, {"b", 1}, {"ab", 2}}}, {"merges", {nlohmann::json{"a", "b"}}}}}};
-  std::ofstream(folder / "model/tokenizer.json") << tokenizer.dump();
+  std::ofstream(folder / "model/tokenizer.json")
+      << R"({"version":"1.0","added_tokens":[],"decoder":{"type":"ByteLevel"},
+    "pre_tokenizer":{"type":"ByteLevel","add_prefix_space":false,"use_regex":true},
+    "model":{"type":"BPE","vocab":{"a":0,"b":1,"ab":2},"merges":[["a","b"]]}})";
   const Checkpoint model = Checkpoint::open(folder / "model");
   export_gguf(model, folder / "out.gguf", true);
   const auto converted = gguf::File::open(golden()), ours = gguf::File::open(folder / "out.gguf");
