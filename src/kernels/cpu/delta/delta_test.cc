@@ -117,17 +117,17 @@ double norm_of(std::span<const double> x) {
 
 // Expects the outputs (rows, values) of the delta rule to be near those in double.
 //
-// What may a head's row be off by? A step is a contraction: it multiplies an old error by `kept` and, along one
-// direction of length at most 1, by 1 - written. By itself it adds at most c u (|S| + |v|), in the norms of Frobenius
-// and Euclid: dk / 2 for the sum of k S, dk / 10 for the three times that k, which was normed, is read, and 60 for the
-// functions of the gates, for products, and for the sums over the rows of a part. The errors of different rows are
+// How far may a head's row be off? A step is a contraction: it multiplies an old error by `kept` and, along one
+// direction of length at most 1, by 1 - written. By itself it adds c u (|S| + |v|), in the norms of Frobenius and
+// Euclid. The dk roundings of the sum k S have either sign, so c has their root, and 12 for k, which was normed, for
+// the functions of the gates, for products, and for the sums over the rows of a part. The errors of different rows are
 // independent, so their squares add up. The query has length dk^-1/2, and the sum of q S rounds once more.
 void expect_near_reference(const Net& n, const Inputs& in, std::span<const float> got, const std::string& what) {
   const auto dk = static_cast<size_t>(n.key_dim), dv = static_cast<size_t>(n.value_dim);
   const std::vector<double> x = widened(in.x);
   const size_t rows = in.b.size() / static_cast<size_t>(n.heads), channels = static_cast<size_t>(n.channels()),
                values = static_cast<size_t>(n.values());
-  const double c = (0.6 * n.key_dim + 60) * kUnit;
+  const double c = (std::sqrt(static_cast<double>(n.key_dim)) + 12) * kUnit;
   double worst = 0;
   for (size_t head = 0; head < static_cast<size_t>(n.heads); ++head) {
     std::vector<double> state(dk * dv), out(dv);
