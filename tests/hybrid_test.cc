@@ -208,8 +208,8 @@ struct TunedHybrid : Hybrids {
 };
 INSTANTIATE_TEST_SUITE_P(Dense, TunedHybrid, testing::Values(false));
 
-// Both stages bring the model nearer to its source, on text that nothing was tuned on too. What is never quantised stays
-// as it is, and so do the formats.
+// Both stages bring the model nearer to its source, on text that nothing was tuned on too. The tensors that are never
+// quantised stay as they are, and so do the formats.
 TEST_P(TunedHybrid, ComesNearer) {
   const json report = json::parse(run("fidelio " + tuning("--threads 2", "tuned")).out);
   EXPECT_LT(report.at("kl_after").get<double>(), report.at("kl_before").get<double>());

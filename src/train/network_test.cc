@@ -143,10 +143,10 @@ void expect_kept(const nlohmann::json& kept, std::span<const double> gradient, d
     EXPECT_NEAR(gradient[i * gradient.size() / values.size()], values[i], tolerance * norm) << name << " " << i;
 }
 
-// The text is 150 tokens, two chunks of a delta net and a part of one. Both sides compute in FP64, from weights that are
-// equal; fidelio's epsilon of norms is 1e-6 rounded to FP32, which is off by 2.5e-9 of itself. Where there is attention,
-// frequencies in FP32 may differ by 2 ulp: at position 149 an angle is then off by 3.6e-5 at most, and by much less on
-// average.
+// The text is 150 tokens, two chunks of a delta net and a part of one. Both sides compute in FP64, from weights that
+// are equal. The epsilon of norms is 1e-6 rounded to FP32 here, which is off by 2.5e-9 of itself. Where there is
+// attention, frequencies in FP32 may differ by 2 ulp: at position 149 an angle is then off by 3.6e-5 at most, and by
+// much less on average.
 TEST_P(Torch, GivesTheSameGradients) {
   const auto& [name, tolerance] = GetParam();
   const auto read = [](const std::string& file) {

@@ -67,7 +67,7 @@ struct KeyHead {
       for (int64_t c = 0; c < dk; ++c) to[static_cast<size_t>(i * dk + c)] = factor * x[c];
     }
   }
-  // With y = f x and f = scale / sqrt(sum x^2 + eps), dx = f (dy - y (y dy) / scale^2).
+  // For y = f x with f = scale / sqrt(sum x^2 + eps) this computes dx = f (dy - y (y dy) / scale^2).
   void normalise_back(const std::vector<T>& y, const std::vector<T>& factors, const std::vector<T>& dy, T scale_squared,
                       T* to) const {
     for (int64_t i = 0; i < n; ++i) {

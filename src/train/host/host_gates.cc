@@ -72,7 +72,8 @@ void Host<T>::convolve(const Rows& rows, const DeltaNet& net, const T* weight, c
   });
 }
 
-// With z the convolution and s = sigmoid(z), dz = dy s (1 + z (1 - s)), and dx is the transpose of the convolution.
+// The convolution z has the gradient dz = dy s (1 + z (1 - s)), where s = sigmoid(z). The transpose of the convolution
+// makes dx of it.
 template <typename T>
 void Host<T>::convolve_backward(const Rows& rows, const DeltaNet& net, const T* weight, const T* x, T* dy) {
   pool_->run(rows.sequences.count() * Band<T>::bands_of(net), [&](int64_t job, int) {
@@ -102,7 +103,7 @@ void Host<T>::gated(Gate function, const T* gate, const T* x, int64_t n, T* y) {
   });
 }
 
-// With s = sigmoid(gate), the derivative of s is s (1 - s), and that of gate s is s (1 + gate (1 - s)).
+// The derivative of s = sigmoid(gate) is s (1 - s), and that of gate s is s (1 + gate (1 - s)).
 template <typename T>
 void Host<T>::gated_backward(Gate function, T* gate, const T* x, int64_t n, T* dy) {
   const bool silu = function == Gate::silu;

@@ -1,5 +1,5 @@
-// A LayerBench measures how long one step of tuning a model's first layer takes and how much memory it needs, with random
-// weights. It is for shapes whose weights are not at hand. The step is that of layer_stage.h: forward, backward,
+// A LayerBench measures how long one step of tuning a model's first layer takes and how much memory it needs, with
+// random weights. It is for shapes whose weights are not at hand. The step is that of layer_stage.h: forward, backward,
 // gradients of codes, AdamW and decoding.
 #pragma once
 #include <chrono>
