@@ -93,6 +93,15 @@ TEST(Card, SaysWhatTheModelIs) {
             HasSubstr("fidelio compress tiny --ear 0.98 -o tiny-98"), HasSubstr("fidelio export tiny-98 --to gguf")));
 }
 
+// A card names no export that would be refused.
+TEST(Card, AModelThatNoOtherProgramHoldsIsToBeMadeAnew) {
+  CardFacts f = facts();
+  f.made_anew = {"fidelio compress tiny --ear 0.98 --for vllm -o NEW",
+                 "fidelio compress tiny --ear 0.98 --for llama.cpp -o NEW"};
+  EXPECT_THAT(model_card(f), AllOf(HasSubstr("none holds all of its formats"), HasSubstr(f.made_anew[0] + "\n"),
+                                   HasSubstr(f.made_anew[1] + "\n"), Not(HasSubstr("fidelio export tiny-98"))));
+}
+
 // Unknown facts are not claimed: there is no licence and no figure, and the name of a folder is marked as not being the
 // Hub's.
 TEST(Card, ClaimsNothingThatIsNotKnown) {

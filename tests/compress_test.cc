@@ -250,8 +250,13 @@ TEST(Compress, OwnAnswersAreCertifiedAndMeasuredAgain) {
   EXPECT_EQ(made["answers"]["prompts"], 4);
   EXPECT_EQ(made["sampled"]["temperature"], 0.6);
   EXPECT_EQ(made["tails"]["positions"], made["tokens"]);
-  const json again =
-      json::parse(run(folder, "fidelio certify out --reference " + model + " --json - --card-block block.md").out);
+  // The documents are dealt out again from files and answers, in whatever order these are named.
+  const CommandResult measured =
+      run(folder, "fidelio certify out --reference " + model + " --text own --text short.txt --json again.json");
+  EXPECT_THAT(measured.out, HasSubstr("The certificate holds."));
+  EXPECT_THAT(measured.out, testing::Not(HasSubstr("Not looked at")));
+  run(folder, "fidelio certify out --reference " + model + " --json again.json --card-block block.md");
+  const json again = json::parse(read_text_file(folder / "again.json"));
   EXPECT_TRUE(again["holds"]);
   for (const char* figure : {"ear", "tails", "sampled", "answers", "domains"})
     EXPECT_EQ(again["measured"][figure], made[figure]) << figure;
@@ -301,6 +306,7 @@ TEST(Compress, ToolsAreTwoDomainsWhereTheTemplateTakesThem) {
        std::map<std::string, std::string>{{"--text tools", "has no chat template"},
                                           {"--text own:3", "expected own:N"},
                                           {"--text own:900", "there are prompts for"},
+                                          {"--text own:12 --text own:13", "own:13: the model's own answers are asked"},
                                           {"--calibration own", "--calibration-samples N"},
                                           {"--answers 900", "ask for no more"}}) {
     const CommandResult refused = run_command(folder.path(), "fidelio compress " + kFew + "--bits 5 -o no " + options);

@@ -72,6 +72,10 @@ TEST_F(Doors, EveryFolderHasACard) {
   EXPECT_THAT(
       read_text_file(folder_ / "four-ct/README.md"),
       AllOf(HasSubstr("base_model: \"a/quill\""), HasSubstr("license: \"mit\""), HasSubstr("vllm serve four-ct")));
+  quantize("--format fp8", "grid");
+  EXPECT_THAT(
+      read_text_file(folder_ / "grid/README.md"),
+      AllOf(HasSubstr("fidelio compress quill-1m --ear 0.98 --for llama.cpp"), Not(HasSubstr("fidelio export grid"))));
 }
 
 // A copied program needs no files beside it.

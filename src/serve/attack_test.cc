@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <sys/un.h>
 
+#include <algorithm>
 #include <atomic>
 #include <filesystem>
 #include <future>
@@ -183,6 +184,21 @@ TEST(Attack, ShortBodiesDoNotWaitForLongOnes) {
     while (long_ones < 3) std::this_thread::yield();
   }
   EXPECT_EQ(order, (std::vector<size_t>{3, 4, 5}));
+}
+
+// Bodies of blanks (six of 4 MiB took ten seconds) were read one after the other before a short request was.
+TEST(Attack, AShortRequestDoesNotWaitForLongOnesOfBlanks) {
+  Serving serving;
+  const std::string blanks = post("/tokenize", R"({"prompt":")" + std::string(300'000, ' ') + "\"}");
+  std::vector<std::unique_ptr<Client>> flood;
+  for (int i = 0; i < 6; ++i) {
+    flood.push_back(std::make_unique<Client>(serving.port()));
+    flood.back()->send(blanks);
+  }
+  flood.front()->more();  // The server has the other bodies by now.
+  EXPECT_EQ(serving.complete({{"prompt", "hi"}, {"max_tokens", 1}}).status, 200);
+  EXPECT_LT(std::count_if(flood.begin() + 1, flood.end(), [](const auto& client) { return client->answered(); }), 5);
+  for (const auto& client : flood) EXPECT_EQ(client->read().status, 200);
 }
 
 TEST(Attack, APromptFarBeyondTheContextIsRefused) {

@@ -63,6 +63,10 @@ class Client {
     if (n > 0) got_.append(bytes, static_cast<size_t>(n));
     return n > 0;
   }
+  bool answered() const {  // It is true if an answer has begun to arrive.
+    pollfd descriptor{fd_, POLLIN, 0};
+    return ::poll(&descriptor, 1, 0) == 1;
+  }
   void read_until(const std::string& mark) {
     while (got_.find(mark) == std::string::npos) check(more(), "the connection ended before {}", mark);
   }

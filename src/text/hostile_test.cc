@@ -213,6 +213,20 @@ TEST(HostileTokenizer, MillionsOfBlanksFinishOrAreRefusedClearly) {
   }
 }
 
+// A quarter of a megabyte that repeats blanks, letters or marks takes time by its length.
+TEST(HostileTokenizer, TextsThatRepeatTakeTimeByTheirLength) {
+  const std::string folder = FIDELIO_SOURCE_DIR "/models/";
+  for (const std::string& model : {folder + "quill-1m", folder + "quill-26m"}) {
+    const Tokenizer tokenizer = Tokenizer::load(model);
+    for (const std::string unit : {" ", "\n", "a", ".", "1", "\t ", "ab", "<|", "<", " a\n\n", "\u00a0", "\u4e2d",
+                                   "e\u0301", "\U0001f469\u200d\U0001f469\u200d\U0001f467"}) {
+      const std::string text = repeated(unit, 250'000 / unit.size());
+      EXPECT_EQ(message_of_hostile(40 * text.size(), [&] { EXPECT_FALSE(tokenizer.encode(text).empty()); }), "")
+          << model << Json(unit);
+    }
+  }
+}
+
 TEST(HostileTokenizer, ExpressionsThemselvesAreBounded) {
   EXPECT_THAT(encoding(splitting(repeated("a|", 100'000) + "b"), "a"), HasSubstr("a regular expression of"));
   EXPECT_THAT(encoding(splitting(repeated("(", 5000) + "a" + repeated(")", 5000)), "a"), HasSubstr("does not compile"));

@@ -345,6 +345,21 @@ bool are_the_certificates(const Corpus& corpus, const Certificate& claim) {
                      [&](const std::string& place) { return there.contains(place.substr(0, kPlaceHashDigits)); });
 }
 
+// Reads the text as the compression did: the model's own answers come behind the files, wherever they are named.
+Corpus read_text_of(const Certify& o, const TextModel& model, const Certificate& claim) {
+  std::vector<std::string> files =
+      o.texts.empty() ? find_text(o, claim) : without_words(o.texts, TextUse::heldout, own_text_of(o));
+  const auto read = [&](const std::vector<std::string>& sources) {
+    return read_corpus(sources, model.tokenizer, model.chat ? &*model.chat : nullptr, claim.context, Shingles::kept);
+  };
+  if (std::erase(files, own_text_of(o)) == 0) return read(files);
+  Corpus own = read({own_text_of(o)});
+  if (files.empty()) return own;
+  Corpus corpus = read(files);
+  add_own(corpus, std::move(own));
+  return corpus;
+}
+
 void certify(const Certify& o) {
   check_can_write({o.json, o.page, o.card, o.card_block});
   check(o.card.empty() || !std::filesystem::exists(o.card),
@@ -354,11 +369,8 @@ void certify(const Certify& o) {
   const Checkpoint reference = Checkpoint::open(o.reference);
   check_identity(o, model, reference, claim);
   const std::vector<std::string> edited = check_seal(o, model);
-  const ChatTemplate* chat = model.chat ? &*model.chat : nullptr;
-  check_takes_words(o.texts, chat, o.run.model);
-  const std::vector<std::string> files =
-      o.texts.empty() ? find_text(o, claim) : without_words(o.texts, TextUse::heldout, own_text_of(o));
-  Corpus corpus = read_corpus(files, model.tokenizer, chat, claim.context, Shingles::kept);
+  check_takes_words(o.texts, model.chat ? &*model.chat : nullptr, o.run.model);
+  Corpus corpus = read_text_of(o, model, claim);
   const bool again = are_the_certificates(corpus, claim);
   check(again || !o.texts.empty(),
         "{} is not the text the certificate speaks of (documents are missing or changed): give that, wherever it lies "

@@ -11,6 +11,7 @@
 #include "core/foreign/foreign_text.h"
 #include "core/foreign/units.h"
 #include "eval/report/table.h"
+#include "io/export/export.h"
 
 namespace fidelio {
 namespace {
@@ -129,6 +130,14 @@ std::string running(const CardFacts& facts) {
   if (facts.target == "fidelio") {
     text += block(
         fmt::format("fidelio chat {}\nfidelio serve {}      # an OpenAI-compatible server on port 8000", name, name));
+    if (!facts.made_anew.empty()) {
+      std::string lines;
+      for (const std::string& line : facts.made_anew) lines += (lines.empty() ? "" : "\n") + visible(line);
+      return text +
+             "Other programs do not read this folder, and none holds all of its formats. These commands make the "
+             "model anew with formats that `fidelio export` can write for vLLM and for llama.cpp:\n\n" +
+             block(lines);
+    }
     text +=
         "Other programs do not read this folder. `fidelio export` writes the model for them, where its formats are "
         "ones "
@@ -179,11 +188,16 @@ CardFacts card_facts(const Checkpoint& checkpoint, const TextFiles& source) {
   if (hub) facts.hub_name = told;
   facts.bytes = checkpoint.file_bytes();
   facts.parameters = checkpoint.parameters();
+  bool integers = true;  // No other program holds grids, fp4 or fp8 (io/export/export.h).
   for (LinearId id : linears_of(checkpoint.config())) {
     const FormatSpec format = checkpoint.format(id);
+    integers &= format.is_dense() || format.kind == Kind::integer;
     facts.formats[to_string(format)] += shape_of(checkpoint.config(), id).elements();
     facts.asymmetric |= id.layer >= 0 && format.kind == Kind::integer && !format.symmetric;
   }
+  if (!integers)
+    for (const char* target : {"compressed-tensors", "gguf"})
+      facts.made_anew.push_back(line_that_fits(checkpoint, target));
   return facts;
 }
 

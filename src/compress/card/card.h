@@ -19,11 +19,12 @@ struct CardFacts {
   std::string source_card = "";            // README.md of the source, if it has one
   std::string hub_name = "";               // OWNER/NAME of the source, if its config.json says that
   int64_t bytes = 0, parameters = 0;
-  std::map<std::string, int64_t> formats;  // how many weights have a format
-  std::string target = "fidelio";          // otherwise the target of `fidelio export --to`
-  bool asymmetric = false;                 // some linear of a layer has zero points
-  std::vector<std::string> notes = {};     // what an export rounded
-  std::string command = "", version = "";  // how it was made
+  std::map<std::string, int64_t> formats;   // how many weights have a format
+  std::string target = "fidelio";           // otherwise the target of `fidelio export --to`
+  bool asymmetric = false;                  // some linear of a layer has zero points
+  std::vector<std::string> made_anew = {};  // where no other program holds the formats: commands that make ones they do
+  std::vector<std::string> notes = {};      // what an export rounded
+  std::string command = "", version = "";   // how it was made
 };
 
 // Collects the facts from a checkpoint and from `source`, the text files of the model that it was made of. An export

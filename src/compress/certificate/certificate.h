@@ -45,7 +45,7 @@ struct DocumentsUsed {
 // How --text became the adjustment and the certificate, so that `certify` can deal it out again.
 struct TextDealt {
   int rule = 0;                       // kDealing (compress/certificate/dealt.h) of whoever dealt
-  std::string sha256;                 // of the files' bytes; "" where more was left out than is worth naming
+  std::string sha256;                 // of the text (add_own()); "" where more was left out than is worth naming
   int64_t windows = 0;                // of the certificate, at most
   std::vector<std::string> left_out;  // documents, by the beginning of their SHA-256
   bool operator==(const TextDealt&) const = default;

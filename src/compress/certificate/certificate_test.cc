@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "compress/certificate/certify.h"
+#include "compress/certificate/dealt.h"
 #include "compress/certificate/words.h"
 #include "core/error.h"
 #include "core/file.h"
@@ -130,6 +131,17 @@ TEST(CertificateType, IsReadAsItWasWritten) {
 TEST(CertificateType, HasTheJsonOfTheGolden) {
   const std::string file = FIDELIO_SOURCE_DIR "/src/compress/testdata/certificate.json";
   EXPECT_EQ(to_json(full_certificate()), json::parse(read_text_file(file)));
+}
+
+TEST(CertificateType, SaysWhyItsDocumentsCannotBeDealtOutAgain) {
+  Certificate c = full_certificate();
+  Corpus corpus;
+  corpus.sha256 = "other";
+  EXPECT_THAT(check_dealt(c, corpus, "M"), HasSubstr("not given whole"));
+  c.sets->dealt.sha256 = "";  // It stands for a text of which more was left out than is named.
+  EXPECT_THAT(check_dealt(c, corpus, "M"), HasSubstr("more documents were left out"));
+  c.sets->dealt.rule = kDealing + 1;
+  EXPECT_THAT(check_dealt(c, corpus, "M"), HasSubstr("deals by rule"));
 }
 
 TEST(CertificateType, RefusesWhatIsDamagedOrOfAnotherSchema) {

@@ -42,6 +42,7 @@ std::string check_dealt(const Certificate& c, const Corpus& corpus, const std::s
   const TextDealt& dealt = c.sets->dealt;
   if (dealt.rule != kDealing)
     return fmt::format("it was dealt by rule {}, and this fidelio deals by rule {}", dealt.rule, kDealing);
+  if (dealt.sha256.empty()) return "more documents were left out of the text than a certificate names";
   if (dealt.sha256 != corpus.sha256) return "the text is not given whole, as it was to compress";
   const std::set<std::string> left_out(dealt.left_out.begin(), dealt.left_out.end());
   Corpus fresh = corpus;

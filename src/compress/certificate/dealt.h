@@ -19,7 +19,8 @@ void name_domain(Corpus& corpus, const Certificate& certificate);
 void check_documents(const Certificate& certificate, const TextSet& set, const std::string& of);
 
 // Deals the text out again as the compression did. Throws Error where other documents would have been certified on.
-// Returns half a sentence that says why it cannot be told, or "": of another text, or by another rule.
+// Returns half a sentence that says why it cannot be told, or "". It cannot be told of another text, by another rule,
+// or where so many documents were left out that the certificate does not name them.
 std::string check_dealt(const Certificate& certificate, const Corpus& corpus, const std::string& of);
 
 }  // namespace fidelio

@@ -65,7 +65,8 @@ class TextReader {
     for (const std::string& text : job_.texts) {
       const std::optional<int64_t> wanted = own_documents(text);
       if (!wanted) continue;
-      const Corpus own = own_corpus(world_, job_, fresh.documents, *wanted, own_answers_);
+      check(texts_.own_text.empty(), "--text {}: the model's own answers are asked for twice; give own:N once", text);
+      Corpus own = own_corpus(world_, job_, fresh.documents, *wanted, own_answers_);
       if (own_answers_ == OwnAnswers::stand_ins)
         note(
             fmt::format("the model's own answers are not written by a dry run: {} of the greatest length are counted, "
@@ -74,8 +75,10 @@ class TextReader {
                         own.documents.size()));
       if (own.too_short > 0)
         note(fmt::format("{} of the model's own answers are too short, and left out", own.too_short));
-      texts_.own_text += own_text(own, world_.tokenizer);
-      fresh.documents.insert(fresh.documents.end(), own.documents.begin(), own.documents.end());
+      if (const int64_t repeated = *wanted - std::ssize(own.documents) - own.too_short; repeated > 0)
+        note(fmt::format("{} of the model's own answers repeat others, and are left out", repeated));
+      texts_.own_text = own_text(own, world_.tokenizer);
+      add_own(fresh, std::move(own));
     }
   }
 

@@ -1,6 +1,7 @@
 #include "compress/inputs/own_text.h"
 
 #include <algorithm>
+#include <iterator>
 #include <map>
 
 #include "compress/self_samples.h"
@@ -80,7 +81,6 @@ Corpus own_corpus(const World& world, const Job& job, const std::vector<Document
   how.stop_ids = stop_ids_of(world.source, world.tokenizer);
   how.context = job.context;
   Corpus own;
-  Sha256 hash;
   for (OwnAnswer& a : kind == OwnAnswers::stand_ins ? stand_ins(prompts, how)
                                                     : own_answers(world.make_runner, job.serving, prompts, how)) {
     if (std::ssize(a.ids) - a.given < kShortestDocument) {
@@ -89,14 +89,20 @@ Corpus own_corpus(const World& world, const Job& job, const std::vector<Document
     }
     const std::string name = fmt::format("own-{}", own.documents.size() + 1);
     own.documents.push_back(document_of_ids(name, "own", std::move(a.ids), a.given));
-    hash.update(own.documents.back().sha256);
   }
-  own.sha256 = hash.hex();
+  remove_repeated(own);  // Documents that begin alike are continued alike by a model that does not sample.
+  own.sha256 = sha256_hex(own_text(own, world.tokenizer));
   check(std::ssize(own.documents) >= kLeastOwnDocuments,
-        "own:{}: only {} of the model's own answers have {} tokens or more, and {} are needed; ask for more, or leave "
-        "`own` out",
+        "own:{}: only {} of the model's own answers have {} tokens or more and repeat no other, and {} are needed; ask "
+        "for "
+        "more, or leave `own` out",
         documents, own.documents.size(), kShortestDocument, kLeastOwnDocuments);
   return own;
+}
+
+void add_own(Corpus& text, Corpus own) {
+  std::move(own.documents.begin(), own.documents.end(), std::back_inserter(text.documents));
+  text.sha256 = sha256_hex(text.sha256 + " " + own.sha256);
 }
 
 std::string own_text(const Corpus& own, const Tokenizer& tokenizer) {

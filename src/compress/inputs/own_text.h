@@ -18,9 +18,13 @@ namespace fidelio {
 enum class OwnAnswers : uint8_t { written, stand_ins };
 // Returns the model's own answers as documents of the domain "own". They are sampled as its generation_config.json
 // recommends, or at temperature 1 if it recommends nothing. Prompts of a model without a template are taken from the
-// documents `starts`. Throws Error if there are too few prompts.
+// documents `starts`. Answers that repeat others are left out. The hash is that of own_text(). Throws Error if there
+// are too few prompts or answers.
 Corpus own_corpus(const World& world, const Job& job, const std::vector<Document>& starts, int64_t documents,
                   OwnAnswers kind);
+// Adds them behind the documents of the files. The hash of the whole text is made from both hashes, so it is the same
+// when the answers are read back from their file, wherever `own` stood among the files.
+void add_own(Corpus& text, Corpus own);
 // Returns the text of the file that keeps them beside a checkpoint, a line each (io/checkpoint_files.h).
 std::string own_text(const Corpus& own, const Tokenizer& tokenizer);
 

@@ -13,6 +13,7 @@
 #include "compress/self_samples.h"
 #include "core/error.h"
 #include "core/file.h"
+#include "core/hash.h"
 #include "io/checkpoint.h"
 #include "runtime/texts/bundled.h"
 #include "runtime/texts/words.h"
@@ -133,6 +134,24 @@ TEST_F(OwnText, IsReadBackFromItsFileAsItWasWritten) {
     EXPECT_EQ(read.documents[i].given, own.documents[i].given);
     EXPECT_EQ(read.documents[i].name, own.documents[i].name);
   }
+}
+
+// A document that stands twice in a set would count as two that happen to be alike.
+TEST_F(OwnText, AnswersThatRepeatOthersAreLeftOut) {
+  const Tokenizer tokenizer = Tokenizer::load(FIDELIO_SOURCE_DIR "/models/quill-1m");
+  std::vector<Document> starts;
+  for (int32_t i = 0; i < 16; ++i)
+    starts.push_back({"text", fmt::format("{}", i), "", std::vector<int32_t>(20, i / 2 + 5)});
+  const World world{source_, tokenizer, nullptr, maker(), {}, {}};
+  Job job;
+  job.context = 64;
+  const auto own = [&](int64_t documents) { return own_corpus(world, job, starts, documents, OwnAnswers::stand_ins); };
+  EXPECT_THAT([&] { own(16); }, testing::ThrowsMessage<Error>(HasSubstr("only 8 of the model's own answers")));
+  for (int32_t i = 8; i < 16; ++i)
+    starts.push_back({"text", fmt::format("{}", i), "", std::vector<int32_t>(20, i + 5)});
+  const Corpus made = own(24);
+  EXPECT_EQ(made.documents.size(), 16u);
+  EXPECT_EQ(made.sha256, sha256_hex(own_text(made, tokenizer)));
 }
 
 // A dry run counts no less than a run has, and runs no model for that.

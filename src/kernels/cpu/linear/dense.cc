@@ -1,8 +1,6 @@
 #include "kernels/cpu/linear/dense.h"
 
-#include <algorithm>
 #include <array>
-#include <chrono>
 #include <vector>
 
 #include "formats/small_float.h"
@@ -151,43 +149,12 @@ std::span<const LinearKernel> dense_kernels(Isa isa) {
   }
 }
 
-namespace {
-
-bool times_bf16_dot_faster(const KernelSet& set) {
-  constexpr int64_t kOut = 64, kIn = 1024, kRows = 24;
-  const Buffer weight(kOut * kIn * 2), input(kRows * kIn * 4), output(kRows * kOut * 4);
-  const auto once = [&](DenseMultiply function, int64_t element) {
-    const auto start = std::chrono::steady_clock::now();
-    function({.packed = weight.data(),
-              .block_stride = dense_block_stride(Kind::bf16, kIn),
-              .bias = nullptr,
-              .out = kOut,
-              .in = kIn,
-              .x = input.data(),
-              .x_stride = kIn * element,
-              .rows = kRows,
-              .y = output.as<float>(),
-              .y_stride = kOut,
-              .add = false},
-             0, kOut / kBlock);
-    return std::chrono::steady_clock::now() - start;
-  };
-  auto wide = std::chrono::steady_clock::duration::max(), dot = wide;
-  // The fastest of interleaved rounds is robust to other load on the machine.
-  for (int round = 0; round < 12; ++round) {
-    wide = std::min(wide, once(set.bf16_f32, 4));
-    dot = std::min(dot, once(set.bf16_bf16, 2));
-  }
-  return dot < wide;
-}
-
-}  // namespace
-
-bool bf16_dot_is_faster(Isa isa) {
-  const KernelSet& set = kernel_set(isa);
-  if (!set.bf16_bf16) return false;
-  static const bool faster = times_bf16_dot_faster(set);  // There is one set with such a product.
-  return faster;
+bool bf16_dot_is_faster([[maybe_unused]] Isa isa) {
+#if defined(__x86_64__)
+  return kernel_set(isa).bf16_bf16 && __builtin_cpu_is("amd");
+#else
+  return false;
+#endif
 }
 
 }  // namespace fidelio::cpu

@@ -12,9 +12,9 @@ const KernelSet& kernel_set(Isa isa);
 int64_t dense_block_stride(Kind kind, int64_t in);
 
 // Returns true if the dot product of BF16 pairs is faster than widening the weights for FP32 FMA. It runs at twice
-// the FP32 rate on Zen 4 and Zen 5 and at half of it on Intel cores without AMX, and CPUID cannot tell which; so both
-// kernels are timed on the same tile, which takes about 2 ms. The two round differently, so a process times them once:
-// all its backends choose alike, also where both are about as fast or the machine is busy.
+// the FP32 rate on AMD's Zen 4 and Zen 5. On Intel's cores it takes 1.3 to 1.5 times as long from four rows on, and
+// .95 to 1 of the time for one row, where both wait for memory (Sapphire Rapids). The two round differently, so the
+// maker of the CPU decides and no clock: every process on a machine computes the same.
 bool bf16_dot_is_faster(Isa isa);
 
 }  // namespace fidelio::cpu

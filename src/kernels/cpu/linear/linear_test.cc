@@ -2,6 +2,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <fstream>
+#include <iterator>
+
 #include "kernels/cpu/linear/dense.h"
 #include "kernels/cpu/test_support.h"
 #include "kernels/ref/ref.h"
@@ -375,13 +378,14 @@ TEST(CoarseActivations, OfGatheredColumnsLeaveTheKeptOnes8Bits) {
     }
 }
 
-// The two products of BF16 weights round differently, and which is faster is measured. A second backend of a process
-// that measured anew, on a busy machine, gave other bits than the first.
-TEST(Isa, EveryBackendOfAProcessChoosesTheSameProduct) {
-  for (Isa isa : supported_isas()) {
-    const bool first = bf16_dot_is_faster(isa);
-    for (int i = 0; i < 100; ++i) ASSERT_EQ(bf16_dot_is_faster(isa), first) << name_of(isa) << " " << i;
-  }
+// The two products of BF16 weights round differently. When a clock chose between them, a busy machine gave other bits
+// from one process to the next.
+TEST(Isa, TheMakerOfTheCpuChoosesTheProductOfBf16Weights) {
+  std::ifstream cpuinfo("/proc/cpuinfo");
+  const std::string about{std::istreambuf_iterator<char>(cpuinfo), {}};
+  const bool amd = about.find("AuthenticAMD") != std::string::npos;
+  for (Isa isa : supported_isas())
+    EXPECT_EQ(bf16_dot_is_faster(isa), amd && kernel_set(isa).bf16_bf16 != nullptr) << name_of(isa);
 }
 
 TEST(Isa, NamesRoundTripAndUnknownOnesAreRefused) {
