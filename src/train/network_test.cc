@@ -144,9 +144,9 @@ void expect_kept(const nlohmann::json& kept, std::span<const double> gradient, d
 }
 
 // The text is 150 tokens, two chunks of a delta net and a part of one. Both sides compute in FP64, from weights that
-// are equal. The epsilon of norms is 1e-6 rounded to FP32 here, which is off by 2.5e-9 of itself. Where there is
-// attention, frequencies in FP32 may differ by 2 ulp: at position 149 an angle is then off by 3.6e-5 at most, and by
-// much less on average.
+// are equal, except that the sum of 1 and a norm's stored weight is rounded to FP32 here, by 6e-8 of itself at most. In
+// the norm of a gradient that is some 1e-7. Where there is attention, frequencies in FP32 may differ by 2 ulp: at
+// position 149 an angle is then off by 3.6e-5 at most, and by much less on average.
 TEST_P(Torch, GivesTheSameGradients) {
   const auto& [name, tolerance] = GetParam();
   const auto read = [](const std::string& file) {
@@ -182,7 +182,7 @@ TEST_P(Torch, GivesTheSameGradients) {
   for (const auto& t : network.tensors())
     expect_kept(golden.at("gradients").at(t.name), {t.gradient.get(), static_cast<size_t>(t.n)}, tolerance, t.name);
 }
-INSTANTIATE_TEST_SUITE_P(All, Torch, testing::Values(TorchModel{"qwen3_5", 1e-5}, TorchModel{"qwen3_5_linear", 1e-7}),
+INSTANTIATE_TEST_SUITE_P(All, Torch, testing::Values(TorchModel{"qwen3_5", 1e-5}, TorchModel{"qwen3_5_linear", 1e-6}),
                          [](const auto& info) { return info.param.name; });
 
 }  // namespace
