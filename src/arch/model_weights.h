@@ -13,13 +13,13 @@
 namespace fidelio {
 
 // Returns every linear of a model that may be quantised, in a fixed order: the embedding, those of each layer by its
-// stops (then those of each of its experts), and the head unless tied. A router is not a linear here: it is small, makes
-// choices, and stays as it is.
+// stops (then those of each of its experts), and the head unless tied. A router is not a linear here: it is small,
+// makes choices, and stays as it is.
 std::vector<LinearId> linears_of(const ModelConfig& config);
 // Returns the linears that are never quantised, layer by layer: those of the fixed roles.
 std::vector<LinearId> fixed_linears_of(const ModelConfig& config);
-// Returns the linears of the predictor of a model that has one: `join` first, which reads a token and what the row before
-// led to, and then those of a layer. They are none of linears_of().
+// Returns the linears of the predictor of a model that has one: `join` first, which reads a token and what the row
+// before led to, and then those of a layer. They are none of linears_of().
 std::vector<LinearId> predictor_linears_of(const ModelConfig& config);
 // Returns the linear that gives logits, which is the embedding where the two are tied.
 LinearId head_of(const ModelConfig& config);
@@ -40,8 +40,8 @@ int64_t norm_size(const ModelConfig& config, Norm which);
 // Returns the layers whose MLP is a mixture of experts, and the tensor names of their routers.
 std::vector<int> routed_layers(const ModelConfig& config);
 std::vector<std::string> router_names(const ModelConfig& config);
-// A DeltaTensor is a tensor of a delta net that no linear reads: the convolution (channels, 1, kernel), the logarithm of
-// the decay's rate (value_heads), and the bias of its step (value_heads).
+// A DeltaTensor is a tensor of a delta net that no linear reads: the convolution (channels, 1, kernel), the logarithm
+// of the decay's rate (value_heads), and the bias of its step (value_heads).
 enum class DeltaTensor : uint8_t { convolution, log_rate, step_bias };
 inline constexpr DeltaTensor kDeltaTensors[] = {DeltaTensor::convolution, DeltaTensor::log_rate,
                                                 DeltaTensor::step_bias};

@@ -51,9 +51,9 @@ struct LinearId {
 };
 
 // Norm names the norms of a model. attn and mlp stand before the block of that name, post_attn and post_mlp act on
-// what the block adds to the stream, q and k act on queries and keys, delta acts on the heads of a delta net's output, and
-// final stands before the head. The last three are the predictor's: on the token's embedding, on what the row before led
-// to, and before the head.
+// what the block adds to the stream, q and k act on queries and keys, delta acts on the heads of a delta net's output,
+// and final stands before the head. The last three are the predictor's: on the token's embedding, on what the row
+// before led to, and before the head.
 enum class Norm : uint8_t { attn, mlp, post_attn, post_mlp, q, k, delta, final, token, before, predicted };
 
 std::string to_string(LinearId id);  // for example "layers.3.q", "layers.3.experts.5.gate", "embedding", "head"

@@ -27,8 +27,9 @@ struct EngineOptions {
   const Tokenizer* tokenizer = nullptr;  // fills Generation::text and finds stop strings
   bool special_in_text = false;          // whether special tokens are part of the text (<think> is one in many models)
   bool reuse_prefixes = true;
-  // In a model that keeps a state for each sequence (step/state.h), these are the slots for states, at least one for each
-  // running sequence. 0 means one more for a snapshot of each sequence's prefix and one for each draft, within 2 GiB.
+  // In a model that keeps a state for each sequence (step/state.h), these are the slots for states, at least one for
+  // each running sequence. 0 means one more for a snapshot of each sequence's prefix and one for each draft, within 2
+  // GiB.
   int64_t state_slots = 0;
   SpeculationOptions speculation{};
 };

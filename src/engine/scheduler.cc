@@ -189,7 +189,8 @@ void Scheduler::publish(Sequence& s, int64_t count, int32_t slot) {
 // Tells whether the state of a sequence must not be overwritten because others hold it, or because there is none.
 bool Scheduler::needs_slot(const Sequence& s) const { return s.kept.slot < 0 || states_.holders(s.kept.slot) > 1; }
 
-// Takes a slot, if necessary that of the snapshot that was used least recently. Returns -1 if sequences hold all of them.
+// Takes a slot, if necessary that of the snapshot that was used least recently. Returns -1 if sequences hold all of
+// them.
 int32_t Scheduler::take_slot() {
   const int32_t slot = states_.take();
   return slot < 0 && pages_.drop_oldest_state() ? states_.take() : slot;

@@ -61,14 +61,14 @@ class Scheduler {
   // Gets pages, and slots for states, for up to `rows` rows of a sequence that decodes, without preempting any. Returns
   // how many rows have them.
   int64_t room_for(Sequence& sequence, int64_t rows);
-  // Appends the row of the newest token of a sequence that decodes, `drafts` tokens of which are drafted, for a step that
-  // drafts the next.
+  // Appends the row of the newest token of a sequence that decodes, `drafts` tokens of which are drafted, for a step
+  // that drafts the next.
   void append_draft(Batch& batch, Sequence& sequence, int64_t drafts);
   // Appends the rows of a sequence that decodes from `fed` on, whose logits are all wanted, to be verified.
   void append_output(Batch& batch, Sequence& sequence, int64_t rows);
   // Appends rows of sequences that do not decode yet to a batch that holds the step's output rows, as far as they fit
-  // and have slots for their states, and counts them as fed. Returns the chunks with logits: those of a sequence's last row, or all rows if the
-  // prompt is scored.
+  // and have slots for their states, and counts them as fed. Returns the chunks with logits: those of a sequence's last
+  // row, or all rows if the prompt is scored.
   std::span<const Chunk> append_chunks(Batch& batch);
   // After a step, rows up to `fed` are final and may be reused; pages and slots beyond them, which drafts used, are
   // freed.

@@ -122,17 +122,6 @@ Statement read_statement(const ModelSource& source) {
 
 }  // namespace
 
-namespace {
-
-// Tells whether the files have the block of these families that predicts a token more.
-bool has_predictor(const ModelConfig& config, const TensorFiles& files) {
-  const bool known = config.architecture == Architecture::qwen3_next || config.architecture == Architecture::qwen3_5 ||
-                     config.architecture == Architecture::qwen3_5_moe;
-  return known && files.contains(stored_name(files, weight_name({kPredictorLayer, Role::join})));
-}
-
-}  // namespace
-
 Checkpoint Checkpoint::open(const std::string& path) { return open(open_model_source(path)); }
 
 Checkpoint Checkpoint::open(ModelSource source) {

@@ -80,6 +80,19 @@ void note_parts(const ModelConfig& config, const TensorFiles& files, std::vector
 
 }  // namespace
 
+bool has_predictor(const ModelConfig& config, const TensorFiles& files) {
+  if (config.delta.value_heads == 0) return false;  // other families have none that is known here
+  ModelConfig with = config;
+  with.predictor = true;
+  const auto there = [&](const std::string& name) { return files.contains(stored_name(files, name)); };
+  return std::ranges::all_of(
+             predictor_linears_of(with),
+             [&](LinearId id) { return there(weight_name(id)) || there(fused_name(with, id).weight); }) &&
+         std::ranges::all_of(predictor_norms_of(with),
+                             [&](const auto& norm) { return there(norm_name(with, norm.first, norm.second)); }) &&
+         (!has_experts(with, kPredictorLayer) || there(router_name(with, kPredictorLayer)));
+}
+
 std::vector<std::string> left_out(const ModelConfig& config, const TensorFiles& files) {
   std::vector<std::string> notes;
   const std::set<std::string> read = names_of(config, files);

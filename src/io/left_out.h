@@ -18,4 +18,8 @@ namespace fidelio {
 // Other tensors outside the layers, and buffers, do not count.
 std::vector<std::string> left_out(const ModelConfig& config, const TensorFiles& files);
 
+// Tells whether the files have every tensor of the block that predicts a token more (ModelConfig::predictor), and hold
+// its matrices as plain numbers.
+bool has_predictor(const ModelConfig& config, const TensorFiles& files);
+
 }  // namespace fidelio

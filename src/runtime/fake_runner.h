@@ -3,14 +3,13 @@
 // in the cache at the positions up to its own, so a wrong page, a missing row, or a sequence overwritten by another
 // changes them. It throws for calls that no backend would accept.
 //
-// With Shape::state it keeps a state for each sequence (step/state.h): a running sum over the rows so far, which depends
-// on each row's token and kind and on whether a whole chunk of a prompt was computed at once. Logits depend on it too, so
-// a state that belongs to other rows changes them, and one that belongs to another position is refused.
+// With Shape::state it keeps a state for each sequence (fake_states.h), and logits depend on it too.
 #pragma once
 #include <algorithm>
 #include <vector>
 
 #include "core/error.h"
+#include "runtime/fake_states.h"
 #include "runtime/runner.h"
 
 namespace fidelio {
@@ -42,9 +41,9 @@ class FakeRunner final : public Runner {
   int64_t weight_bytes() const override { return 0; }
   int64_t bytes_read(Reading reading) const override { return reading.high_bits == 0 ? 100 : 10 * reading.high_bits; }
   bool kinds_agree() const override { return shape_.kinds_agree && !shape_.state; }
-  int64_t state_slots() const override { return std::ssize(states_); }
+  int64_t state_slots() const override { return states_.slots(); }
   void reserve_states(int64_t slots) override {
-    if (shape_.state && slots > state_slots()) states_.assign(static_cast<size_t>(slots), {});
+    if (shape_.state && slots > state_slots()) states_.allocate(slots);
   }
   void set_short_head(const LinearWeight&, std::span<const int32_t>) override {}
   std::unique_ptr<Runner> make_draft(const Checkpoint&) override { return nullptr; }
@@ -64,7 +63,7 @@ class FakeRunner final : public Runner {
     for (const Segment& s : batch.segments)
       for (int32_t i = 0; i < s.rows; ++i)
         slot(s, s.position + i) = written(batch.ids[static_cast<size_t>(s.first_row + i)], s.kind);
-    if (shape_.state) run_states();
+    if (shape_.state) states_.run(batch_, drafts_);
     ran_ = false;
   }
   const Program& program() const override { return program_; }
@@ -90,11 +89,11 @@ class FakeRunner final : public Runner {
       append_hashed(hash(history));
       return logits_;
     }
-    State state;
+    FakeStates::State state;
     std::vector<int32_t> cached;
     for (size_t i = 0; i < history.size(); ++i) {
       const bool whole = static_cast<int64_t>(i) < prompt / kStateChunk * kStateChunk;
-      state = after(state, history[i], whole);
+      state = FakeStates::after(state, history[i], whole, drafts_);
       cached.push_back(written(history[i], whole ? RowKind::prompt : RowKind::output));
     }
     append_hashed(hash(cached) ^ state.sum);
@@ -109,47 +108,6 @@ class FakeRunner final : public Runner {
   std::vector<Reading> readings;  // how each batch read the weights
 
  private:
-  struct State {
-    uint64_t sum = 0;
-    int64_t position = 0;  // rows so far
-  };
-  State after(State state, int32_t id, bool in_whole_chunk) const {
-    const auto token = static_cast<uint64_t>(id) << 2 | (drafts_ ? 2u : 0u) | (in_whole_chunk ? 1u : 0u);
-    return {state.sum * 3 + mix(token), state.position + 1};
-  }
-  // Runs the rows of all segments, each from its slot, and keeps states as the batch says. What a segment begins from is
-  // read before anything is written.
-  void run_states() {
-    std::vector<State> begins;
-    for (const Segment& s : batch_.segments) {
-      check((s.state >= 0) == (s.position > 0), "position {} begins from slot {}", s.position, s.state);
-      begins.push_back(s.state < 0 ? State{} : states_.at(static_cast<size_t>(s.state)));
-      check(begins.back().position == s.position, "position {} begins from the state of position {}", s.position,
-            begins.back().position);
-    }
-    row_states_.assign(batch_.ids.size(), {});
-    for (size_t i = 0; i < begins.size(); ++i) {
-      const Segment& s = batch_.segments[i];
-      State state = begins[i];
-      for (int32_t row = s.first_row; row < s.first_row + s.rows; ++row) {
-        const int64_t chunk = (s.position + row - s.first_row) / kStateChunk * kStateChunk;
-        const bool whole =
-            s.kind == RowKind::prompt && chunk >= s.position && chunk + kStateChunk <= s.position + s.rows;
-        check(whole || s.kind == RowKind::output, "a row of a prompt at position {} is not in a whole chunk",
-              s.position + row - s.first_row);
-        row_states_[static_cast<size_t>(row)] = state = after(state, batch_.ids[static_cast<size_t>(row)], whole);
-      }
-    }
-    std::vector<int32_t> slots;
-    for (const KeptState& kept : batch_.kept) {
-      check(std::ranges::find(slots, kept.slot) == slots.end(), "slot {} is written twice", kept.slot);
-      slots.push_back(kept.slot);
-      for (const Segment& s : batch_.segments)
-        check(s.state != kept.slot || (kept.row >= s.first_row && kept.row < s.first_row + s.rows),
-              "slot {} is written while another sequence begins from it", kept.slot);
-      states_.at(static_cast<size_t>(kept.slot)) = row_states_.at(static_cast<size_t>(kept.row));
-    }
-  }
   // Returns what a row writes to the cache. A draft never writes what the verifier would.
   int32_t written(int32_t id, RowKind kind) const {
     return id + (drafts_ ? 1 << 28 : 0) + (!kinds_agree() && kind == RowKind::output ? 1 << 27 : 0);
@@ -161,15 +119,9 @@ class FakeRunner final : public Runner {
     return cache_.at(
         static_cast<size_t>(pages[static_cast<size_t>(position / kPageTokens)] * kPageTokens + position % kPageTokens));
   }
-  static uint64_t mix(uint64_t x) {  // this is splitmix64
-    x += 0x9E3779B97F4A7C15u;
-    x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9u;
-    x = (x ^ (x >> 27)) * 0x94D049BB133111EBu;
-    return x ^ (x >> 31);
-  }
   static uint64_t hash(std::span<const int32_t> history) {
     uint64_t h = history.size();
-    for (int32_t id : history) h = mix(h ^ static_cast<uint64_t>(id));
+    for (int32_t id : history) h = splitmix64(h ^ static_cast<uint64_t>(id));
     return h;
   }
   void append_logits(int32_t row) {
@@ -179,15 +131,15 @@ class FakeRunner final : public Runner {
     std::vector<int32_t> history;
     for (int32_t p = 0; p <= segment.position + row - segment.first_row; ++p)
       history.push_back(drafts_ ? slot(segment, p) & ~(1 << 28) : slot(segment, p));
-    append_hashed(hash(history) ^ (shape_.state ? row_states_[static_cast<size_t>(row)].sum : 0));
+    append_hashed(hash(history) ^ (shape_.state ? states_.sum_after(row) : 0));
   }
   void append_hashed(uint64_t h) {
     const auto unit = [](uint64_t x) { return static_cast<double>(x >> 11) * 0x1p-52 - 1; };  // in [-1, 1)
     for (int k = 0; k < config_.v; ++k) {
-      const uint64_t key = mix(h ^ static_cast<uint64_t>(k) << 32);
+      const uint64_t key = splitmix64(h ^ static_cast<uint64_t>(k) << 32);
       logits_.push_back(static_cast<float>(shape_.spread * unit(key) +
-                                           shape_.noise * unit(mix(key ^ shape_.noise_seed)) +
-                                           (drafts_ ? shape_.draft_noise * unit(mix(key ^ 0xd4af7)) : 0)));
+                                           shape_.noise * unit(splitmix64(key ^ shape_.noise_seed)) +
+                                           (drafts_ ? shape_.draft_noise * unit(splitmix64(key ^ 0xd4af7)) : 0)));
     }
   }
 
@@ -198,8 +150,7 @@ class FakeRunner final : public Runner {
   Batch batch_;
   std::vector<int32_t> cache_;
   std::vector<float> logits_;
-  std::vector<State> states_;      // by slot
-  std::vector<State> row_states_;  // the states after the rows of the batch
+  FakeStates states_;
   bool ran_ = false, drafts_ = false;
 };
 

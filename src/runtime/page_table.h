@@ -60,8 +60,8 @@ class PageTable {
   // These positions must be final and hold `tokens`.
   void publish(int64_t id, std::span<const int32_t> tokens, int64_t count);
 
-  // Makes a slot the snapshot after the last position that a sequence has published. Returns the page that has this slot
-  // now, or -1 if there is none or it has a snapshot already.
+  // Makes a slot the snapshot after the last position that a sequence has published. Returns the page that has this
+  // slot now, or -1 if there is none or it has a snapshot already.
   int32_t keep_state(int64_t id, int32_t slot);
   // Drops a page's snapshot if it is this slot.
   void drop_state(int32_t page, int32_t slot);

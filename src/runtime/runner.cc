@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "kernels/cpu/choice/choose.h"
-#include "runtime/batch_part.h"
+#include "runtime/execution/batch_part.h"
 #include "runtime/noise.h"
 
 namespace fidelio {

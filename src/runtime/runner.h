@@ -66,8 +66,8 @@ class Runner {
   virtual int64_t cache_pages() const = 0;
   virtual int64_t state_slots() const { return 0; }
   virtual int64_t state_bytes() const { return 0; }  // of all slots
-  // Makes room for the states of sequences if there are fewer slots (step/state.h). What the slots held is lost then. It
-  // has no effect on a model that keeps no state.
+  // Makes room for the states of sequences if there are fewer slots (step/state.h). What the slots held is lost then.
+  // It has no effect on a model that keeps no state.
   virtual void reserve_states(int64_t) {}
   // Tells whether prompt rows and output rows leave the same bits in the cache.
   virtual bool kinds_agree() const = 0;
@@ -115,8 +115,8 @@ class Runner {
   // draft in a format of its own. The two run one step after the other. Throws Error if the shapes differ.
   virtual std::unique_ptr<Runner> make_draft(const Checkpoint& checkpoint) = 0;
   // Makes the runner of the predictor of a model, which drafts in this runner's cache, states and scratch by weights of
-  // its own and the model's embedding and head. RunnerOptions::predictor must have been set. A batch has one row for each
-  // sequence, its newest token. Throws Error if the model has no predictor.
+  // its own and the model's embedding and head. RunnerOptions::predictor must have been set. A batch has one row for
+  // each sequence, its newest token. Throws Error if the model has no predictor.
   virtual std::unique_ptr<Runner> make_predictor(const Checkpoint& checkpoint) = 0;
   virtual bool shares_cache_with(const Runner& other) const = 0;
   // Makes a runner of the same checkpoint on the same device, with its own cache, scratch and options. The packed

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "formats/finite.h"
-#include "runtime/batch_part.h"
+#include "runtime/execution/batch_part.h"
 #include "runtime/page_table.h"
 #include "runtime/runner.h"
 #include "runtime/runner_memory.h"

@@ -9,14 +9,15 @@ namespace fidelio {
 // Returns the program of a model's step. `context` is the longest sequence in positions, which chooses the frequencies
 // of LongRoPE once for all sequences.
 Program build_program(const ModelConfig& config, int64_t context);
-// Returns the program of a model that drafts with its predictor: besides, its steps keep the predictor's keys and values
-// and carry what each row led to (Program::follow).
+// Returns the program of a model that drafts with its predictor: besides, its steps keep the predictor's keys and
+// values and carry what each row led to (Program::follow).
 Program build_followed_program(const ModelConfig& config, int64_t context);
-// Returns the program of the predictor, whose cache and states are the model's. A batch has one row for each segment: the
-// newest token of a sequence, which begins from the state after the rows before it.
+// Returns the program of the predictor, whose cache and states are the model's. A batch has one row for each segment:
+// the newest token of a sequence, which begins from the state after the rows before it.
 Program build_predictor_program(const ModelConfig& config, int64_t context);
 
-// Returns the numbers of a model's attention (and of its predictor's), and of the layers that have it. `context` is as for build_program.
+// Returns the numbers of a model's attention (and of its predictor's), and of the layers that have it. `context` is as
+// for build_program.
 AttentionShape attention_shape(const ModelConfig& config, int64_t context, bool predictor = false);
 
 // Returns the shape of what a sequence of this model keeps besides keys and values.

@@ -1,5 +1,5 @@
-// This file defines the operations that a step's program is made of (program.h), and the values that they read and write.
-// The comment of each operation says what it computes; kernels/ref has each once more in double.
+// This file defines the operations that a step's program is made of (program.h), and the values that they read and
+// write. The comment of each operation says what it computes; kernels/ref has each once more in double.
 #pragma once
 #include <cstdint>
 #include <string>

@@ -12,8 +12,9 @@ struct DraftOptions {
 };
 void add_draft(CLI::App& verb, DraftOptions& options);  // It adds --draft --drafts --fixed-drafts.
 
-// Sets the options with which a model of v tokens must be opened for these drafts, given as for --draft: the one number of
-// high bits that their parts read, and whether one of them is the predictor. Throws Error where there are two numbers.
+// Sets the options with which a model of v tokens must be opened for these drafts, given as for --draft: the one number
+// of high bits that their parts read, and whether one of them is the predictor. Throws Error where there are two
+// numbers.
 void prepare_for_drafts(RunnerOptions& options, std::span<const std::string> drafts, const RunOptions& run, int64_t v);
 bool is_high_bits(const std::string& draft);
 

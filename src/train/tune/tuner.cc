@@ -149,8 +149,8 @@ TuneResult tune_on_host(const Checkpoint& model, const Checkpoint& source, const
 
 // For each weight and row there are two operations forward, two for the gradient of its input and two for its own.
 // Attention has two products of L^2 / 2 by e forward, and five on the way back, with the scores again. A delta net is
-// counted as host_delta.cc computes it: for each row and head 12 products with a state, and with a chunk of 64 rows 7 by
-// the columns of a key and 5.5 by those of a value.
+// counted as host_delta.cc computes it: for each row and head 12 products with a state, and with a chunk of 64 rows 7
+// by the columns of a key and 5.5 by those of a value.
 double layer_operations(const ModelConfig& c, int64_t windows, int64_t context) {
   double weights = 0;
   for (LinearId id : linears_of(c))

@@ -16,8 +16,9 @@ namespace {
 
 std::atomic<int64_t> held = 0, highest = 0;
 
-// A Shelf keeps freed memory for the next buffer of the same size, up to a 32nd of the device's memory. The driver takes
-// long to map and unmap memory, and measuring or packing matrix after matrix asks for the same sizes thousands of times.
+// A Shelf keeps freed memory for the next buffer of the same size, up to a 32nd of the device's memory. The driver
+// takes long to map and unmap memory, and measuring or packing matrix after matrix asks for the same sizes thousands of
+// times.
 class Shelf {
  public:
   // Returns memory of this size on the current device, or null if none is kept.

@@ -1,4 +1,4 @@
-#include "runtime/batch_part.h"
+#include "runtime/execution/batch_part.h"
 
 namespace fidelio {
 

@@ -1,5 +1,5 @@
 // This test checks that the rows of one kind form a batch of their own, with their pages and logit rows.
-#include "runtime/batch_part.h"
+#include "runtime/execution/batch_part.h"
 
 #include <gtest/gtest.h>
 
