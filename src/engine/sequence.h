@@ -100,7 +100,7 @@ struct Sequence {
     if (request.constraint) state = request.constraint->start();
   }
 
-  // What a sequence holds of a model that keeps states (step/state.h).
+  // KeptStates is what a sequence holds in a model that keeps states (step/state.h).
   struct KeptStates {
     int32_t slot = -1;                 // the state after the rows [0, fed); -1 at the beginning
     std::vector<int32_t> spare;        // slots for the states after the rows of the coming step

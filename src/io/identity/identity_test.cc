@@ -64,7 +64,7 @@ TEST_F(Identity, AChangedTensorIsNamed) {
   EXPECT_THAT(changed(folder_).files, IsEmpty());
 }
 
-// What a delta net has besides linears is part of the model.
+// The tensors that a delta net has besides linears are part of the model.
 TEST_F(Identity, ATensorThatIsNeverQuantisedIsNamedToo) {
   for (const std::string tensor : {"A_log", "dt_bias", "conv1d.weight", "in_proj_b.weight", "in_proj_a.weight"}) {
     write("tests/models/qwen3_next");

@@ -15,8 +15,8 @@ struct Matrix {
 };
 Matrix decoded(const LinearWeight& weight);
 
-// What a delta net has besides its linears: the convolution w (channels, kernel), and for each value head the logarithm
-// of the decay's rate and the bias of its step.
+// DeltaWeights is what a delta net has besides its linears: the convolution w (channels, kernel), and for each value
+// head the logarithm of the decay's rate and the bias of its step.
 struct DeltaWeights {
   std::vector<double> convolution, log_rate, step_bias;
 };
