@@ -4,12 +4,12 @@
 #include <time.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cstring>
 #include <mutex>
 
 #include "core/error.h"
 #include "core/foreign/foreign_text.h"
+#include "text/tokenizer/unicode.h"
 
 namespace fidelio::tokenization {
 namespace {
@@ -50,70 +50,10 @@ bool may_reread(std::string_view e) {
   return false;
 }
 
-// These are the characters of a property of Unicode that Unicode 15 and 16 assigned, in hexadecimal, one or from first
-// to last. Debian's Oniguruma 6.9.8 knows Unicode 14 and the one that Hugging Face bundles knows 16. The list was found
-// by asking the latter about every code point that 14 leaves free, for the properties that patterns of tokenizers name.
-struct NewerCharacters {
-  const char *property, *ranges;
-};
-constexpr NewerCharacters kAfterUnicode14[] = {
-    {"L",
-     "1C89-1C8A A7CB-A7CD A7DA-A7DC 105C0-105F3 10D4A-10D65 10D6F-10D85 10EC2-10EC4 1123F-11240 "
-     "11380-11389 1138B 1138E 11390-113B5 113B7 113D1 113D3 11BC0-11BE0 11F02 11F04-11F10 "
-     "11F12-11F33 1342F 13441-13446 13460-143FA 16100-1611D 16D40-16D6C 18CFF 1B132 1B155 "
-     "1DF25-1DF2A 1E030-1E06D 1E4D0-1E4EB 1E5D0-1E5ED 1E5F0 2B739 2EBF0-2EE5D 31350-323AF"},
-    {"Lu", "1C89 A7CB-A7CC A7DA A7DC 10D50-10D65"},
-    {"Ll", "1C8A A7CD A7DB 10D70-10D85 1DF25-1DF2A"},
-    {"Lm", "10D4E 10D6F 16D40-16D42 16D6B-16D6C 1E030-1E06D 1E4EB"},
-    {"Lo",
-     "105C0-105F3 10D4A-10D4D 10D4F 10EC2-10EC4 1123F-11240 11380-11389 1138B 1138E 11390-113B5 "
-     "113B7 113D1 113D3 11BC0-11BE0 11F02 11F04-11F10 11F12-11F33 1342F 13441-13446 13460-143FA "
-     "16100-1611D 16D43-16D6A 18CFF 1B132 1B155 1E4D0-1E4EA 1E5D0-1E5ED 1E5F0 2B739 2EBF0-2EE5D "
-     "31350-323AF"},
-    {"M",
-     "897 CF3 ECE 10D69-10D6D 10EFC-10EFF 11241 113B8-113C0 113C2 113C5 113C7-113CA 113CC-113D0 "
-     "113D2 113E1-113E2 11F00-11F01 11F03 11F34-11F3A 11F3E-11F42 11F5A 13440 13447-13455 "
-     "1611E-1612F 1E08F 1E4EC-1E4EF 1E5EE-1E5EF"},
-    {"Mn",
-     "897 ECE 10D69-10D6D 10EFC-10EFF 11241 113BB-113C0 113CE 113D0 113D2 113E1-113E2 11F00-11F01 "
-     "11F36-11F3A 11F40 11F42 11F5A 13440 13447-13455 1611E-16129 1612D-1612F 1E08F 1E4EC-1E4EF "
-     "1E5EE-1E5EF"},
-    {"Mc",
-     "CF3 113B8-113BA 113C2 113C5 113C7-113CA 113CC-113CD 113CF 11F03 11F34-11F35 11F3E-11F3F "
-     "11F41 1612A-1612C"},
-    {"N",
-     "10D40-10D49 116D0-116E3 11BF0-11BF9 11F50-11F59 16130-16139 16D70-16D79 1CCF0-1CCF9 "
-     "1D2C0-1D2D3 1E4F0-1E4F9 1E5F1-1E5FA"},
-    {"Nd",
-     "10D40-10D49 116D0-116E3 11BF0-11BF9 11F50-11F59 16130-16139 16D70-16D79 1CCF0-1CCF9 "
-     "1E4F0-1E4F9 1E5F1-1E5FA"},
-    {"No", "1D2C0-1D2D3"},
-    {"P", "1B4E-1B4F 1B7F 10D6E 113D4-113D5 113D7-113D8 11B00-11B09 11BE1 11F43-11F4F 16D6D-16D6F 1E5FF"},
-    {"S",
-     "2427-2429 2FFC-2FFF 31E4-31E5 31EF 10D8E-10D8F 1CC00-1CCEF 1CD00-1CEB3 1F6DC 1F774-1F776 "
-     "1F77B-1F77F 1F7D9 1F8B2-1F8BB 1F8C0-1F8C1 1FA75-1FA77 1FA87-1FA89 1FA8F 1FAAD-1FAAF "
-     "1FABB-1FABF 1FAC6 1FACE-1FACF 1FADA-1FADC 1FADF 1FAE8-1FAE9 1FAF7-1FAF8 1FBCB-1FBEF"},
-    {"Han", "2B739 2EBF0-2EE5D 31350-323AF"},
-};
-
-using Ranges = std::vector<std::pair<OnigCodePoint, OnigCodePoint>>;
-
-Ranges ranges_in(std::string_view list) {
-  Ranges ranges;
-  for (const char *at = list.data(), *end = at + list.size(); at < end; ++at) {
-    OnigCodePoint first = 0;
-    at = std::from_chars(at, end, first, 16).ptr;
-    OnigCodePoint last = first;
-    if (at < end && *at == '-') at = std::from_chars(at + 1, end, last, 16).ptr;
-    ranges.emplace_back(first, last);
-  }
-  return ranges;
-}
-
 // Adds newer characters to Oniguruma's properties, which are then split as Hugging Face splits them.
 void know_newer_characters() {
   static std::vector<std::vector<OnigCodePoint>> tables;  // Oniguruma refers to them until the program ends.
-  for (const auto& [property, newer] : kAfterUnicode14) {
+  for (const auto& [property, newer] : characters_after_unicode_14()) {
     std::string name = property;
     auto* begin = reinterpret_cast<OnigUChar*>(name.data());
     const int type = ONIG_ENCODING_UTF8->property_name_to_ctype(ONIG_ENCODING_UTF8, begin, begin + name.size());
@@ -122,7 +62,7 @@ void know_newer_characters() {
     check(type >= 0 && ONIG_ENCODING_UTF8->get_ctype_code_range(static_cast<OnigCtype>(type), &single_bytes, &known) ==
                            ONIG_NORMAL,
           "Oniguruma has no table of the characters {}", name);
-    Ranges ranges = ranges_in(newer);
+    std::vector<std::pair<OnigCodePoint, OnigCodePoint>> ranges(newer.begin(), newer.end());
     for (OnigCodePoint i = 0; i < known[0]; ++i) ranges.emplace_back(known[1 + 2 * i], known[2 + 2 * i]);
     std::sort(ranges.begin(), ranges.end());
     std::vector<OnigCodePoint>& table = tables.emplace_back(1);
@@ -134,7 +74,7 @@ void know_newer_characters() {
       table.insert(table.end(), {first, last});
     }
     table[0] = static_cast<OnigCodePoint>(table.size() / 2);
-    const int code = onig_unicode_define_user_property(property, table.data());
+    const int code = onig_unicode_define_user_property(name.c_str(), table.data());
     check(code == ONIG_NORMAL, "Oniguruma takes no newer characters {}: {}", name, reason(code, nullptr));
   }
 }

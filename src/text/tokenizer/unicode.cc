@@ -2,6 +2,8 @@
 
 #include <utf8proc.h>
 
+#include <algorithm>
+#include <charconv>
 #include <cstdlib>
 #include <memory>
 
@@ -43,6 +45,64 @@ std::string normalize_known(std::string_view text, int options) {
   check(length >= 0, "cannot bring a text of {} bytes to its Unicode normal form: {}", text.size(),
         utf8proc_errmsg(length));
   return std::string(reinterpret_cast<char*>(result), static_cast<size_t>(length));
+}
+
+// The code points are hexadecimal.
+constexpr std::pair<const char*, std::string_view> kAfterUnicode14[] = {
+    {"L",
+     "1C89-1C8A A7CB-A7CD A7DA-A7DC 105C0-105F3 10D4A-10D65 10D6F-10D85 10EC2-10EC4 1123F-11240 "
+     "11380-11389 1138B 1138E 11390-113B5 113B7 113D1 113D3 11BC0-11BE0 11F02 11F04-11F10 "
+     "11F12-11F33 1342F 13441-13446 13460-143FA 16100-1611D 16D40-16D6C 18CFF 1B132 1B155 "
+     "1DF25-1DF2A 1E030-1E06D 1E4D0-1E4EB 1E5D0-1E5ED 1E5F0 2B739 2EBF0-2EE5D 31350-323AF"},
+    {"Lu", "1C89 A7CB-A7CC A7DA A7DC 10D50-10D65"},
+    {"Ll", "1C8A A7CD A7DB 10D70-10D85 1DF25-1DF2A"},
+    {"Lm", "10D4E 10D6F 16D40-16D42 16D6B-16D6C 1E030-1E06D 1E4EB"},
+    {"Lo",
+     "105C0-105F3 10D4A-10D4D 10D4F 10EC2-10EC4 1123F-11240 11380-11389 1138B 1138E 11390-113B5 "
+     "113B7 113D1 113D3 11BC0-11BE0 11F02 11F04-11F10 11F12-11F33 1342F 13441-13446 13460-143FA "
+     "16100-1611D 16D43-16D6A 18CFF 1B132 1B155 1E4D0-1E4EA 1E5D0-1E5ED 1E5F0 2B739 2EBF0-2EE5D "
+     "31350-323AF"},
+    {"M",
+     "897 CF3 ECE 10D69-10D6D 10EFC-10EFF 11241 113B8-113C0 113C2 113C5 113C7-113CA 113CC-113D0 "
+     "113D2 113E1-113E2 11F00-11F01 11F03 11F34-11F3A 11F3E-11F42 11F5A 13440 13447-13455 "
+     "1611E-1612F 1E08F 1E4EC-1E4EF 1E5EE-1E5EF"},
+    {"Mn",
+     "897 ECE 10D69-10D6D 10EFC-10EFF 11241 113BB-113C0 113CE 113D0 113D2 113E1-113E2 11F00-11F01 "
+     "11F36-11F3A 11F40 11F42 11F5A 13440 13447-13455 1611E-16129 1612D-1612F 1E08F 1E4EC-1E4EF "
+     "1E5EE-1E5EF"},
+    {"Mc",
+     "CF3 113B8-113BA 113C2 113C5 113C7-113CA 113CC-113CD 113CF 11F03 11F34-11F35 11F3E-11F3F "
+     "11F41 1612A-1612C"},
+    {"N",
+     "10D40-10D49 116D0-116E3 11BF0-11BF9 11F50-11F59 16130-16139 16D70-16D79 1CCF0-1CCF9 "
+     "1D2C0-1D2D3 1E4F0-1E4F9 1E5F1-1E5FA"},
+    {"Nd",
+     "10D40-10D49 116D0-116E3 11BF0-11BF9 11F50-11F59 16130-16139 16D70-16D79 1CCF0-1CCF9 "
+     "1E4F0-1E4F9 1E5F1-1E5FA"},
+    {"No", "1D2C0-1D2D3"},
+    {"P", "1B4E-1B4F 1B7F 10D6E 113D4-113D5 113D7-113D8 11B00-11B09 11BE1 11F43-11F4F 16D6D-16D6F 1E5FF"},
+    {"S",
+     "2427-2429 2FFC-2FFF 31E4-31E5 31EF 10D8E-10D8F 1CC00-1CCEF 1CD00-1CEB3 1F6DC 1F774-1F776 "
+     "1F77B-1F77F 1F7D9 1F8B2-1F8BB 1F8C0-1F8C1 1FA75-1FA77 1FA87-1FA89 1FA8F 1FAAD-1FAAF "
+     "1FABB-1FABF 1FAC6 1FACE-1FACF 1FADA-1FADC 1FADF 1FAE8-1FAE9 1FAF7-1FAF8 1FBCB-1FBEF"},
+    {"Han", "2B739 2EBF0-2EE5D 31350-323AF"},
+};
+
+CodeRanges ranges_in(std::string_view list) {
+  CodeRanges ranges;
+  for (const char *at = list.data(), *end = at + list.size(); at < end; ++at) {
+    uint32_t first = 0;
+    at = std::from_chars(at, end, first, 16).ptr;
+    uint32_t last = first;
+    if (at < end && *at == '-') at = std::from_chars(at + 1, end, last, 16).ptr;
+    ranges.emplace_back(first, last);
+  }
+  return ranges;
+}
+
+bool is_newer(const char* property, char32_t c) {
+  const CodeRanges& ranges = characters_after_unicode_14().at(property);
+  return std::any_of(ranges.begin(), ranges.end(), [&](const auto& r) { return r.first <= c && c <= r.second; });
 }
 
 }  // namespace
@@ -121,8 +181,18 @@ bool is_word_character(char32_t c) {
   utf8proc_category_t category = utf8proc_category(static_cast<utf8proc_int32_t>(c));
   // These are L*, M*, Nd and Nl.
   if (category >= UTF8PROC_CATEGORY_LU && category <= UTF8PROC_CATEGORY_NL) return true;
+  if (category == UTF8PROC_CATEGORY_CN) return is_newer("L", c) || is_newer("M", c) || is_newer("Nd", c);
   return category == UTF8PROC_CATEGORY_PC || c == 0x200C || c == 0x200D || (c >= 0x24B6 && c <= 0x24E9) ||
          (c >= 0x1F130 && c <= 0x1F149) || (c >= 0x1F150 && c <= 0x1F169) || (c >= 0x1F170 && c <= 0x1F189);
+}
+
+const std::map<std::string, CodeRanges>& characters_after_unicode_14() {
+  static const std::map<std::string, CodeRanges> all = [] {
+    std::map<std::string, CodeRanges> read;
+    for (const auto& [property, list] : kAfterUnicode14) read.emplace(property, ranges_in(list));
+    return read;
+  }();
+  return all;
 }
 
 std::string normalize_utf8(std::string_view text, NormalForm form) {

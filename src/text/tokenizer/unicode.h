@@ -2,8 +2,12 @@
 // and categories are those of utf8proc.
 #pragma once
 #include <cstddef>
+#include <cstdint>
+#include <map>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 namespace fidelio::tokenization {
 
@@ -42,6 +46,13 @@ inline constexpr std::string_view kAfterUnicode9 =
     R"(\x{1193D}-\x{1193E}\x{11943}\x{119E0}\x{11A34}\x{11A47}\x{11A99}\x{11D42}\x{11D44}-\x{11D45}\x{11D97})"
     R"(\x{11F41}-\x{11F42}\x{16FF0}-\x{16FF1}\x{1E030}-\x{1E06D}\x{1E08F}\x{1E130}-\x{1E136}\x{1E2AE})"
     R"(\x{1E2EC}-\x{1E2EF}\x{1E4EC}-\x{1E4EF}\x{1F16C}\x{1FBF0}-\x{1FBF9})";
+
+// These are the characters of a property of Unicode that Unicode 15 and 16 assigned, as ranges from first to last. The
+// libraries that Hugging Face uses know 16, Debian's Oniguruma 6.9.8 knows 14 and its utf8proc 2.8 knows 15. The ranges
+// were found by asking Hugging Face's Oniguruma about every code point that 14 leaves free, for the properties that
+// patterns of tokenizers name.
+using CodeRanges = std::vector<std::pair<uint32_t, uint32_t>>;
+const std::map<std::string, CodeRanges>& characters_after_unicode_14();
 
 enum class NormalForm { kNfc, kNfd, kNfkc, kNfkd };
 // Normalises by the tables of Unicode 9.0, as the library that Hugging Face uses does. Code points assigned later stay
