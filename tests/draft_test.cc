@@ -314,7 +314,7 @@ TEST(Draft, RefusesWhatDoesNotBelongTogether) {
   // A folder from another person may not name another folder here.
   for (const char* named : {"four", "auto", "4+off", ""}) {
     write(nlohmann::json({{"draft", named}, {"weights_sha256", "0"}}).dump());
-    EXPECT_THAT(refused(generate + "auto"), HasSubstr("expected lookup, copy or a number of bits")) << named;
+    EXPECT_THAT(refused(generate + "auto"), HasSubstr("expected lookup, copy, mtp or a number of bits")) << named;
   }
   write(R"({"weights_sha256": 1})");
   EXPECT_THAT(refused(generate + "auto"), HasSubstr("damaged"));
