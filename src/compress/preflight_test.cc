@@ -23,7 +23,7 @@ TEST(Defaults, TokensSuitTheModelAndTheDevice) {
 // A CPU's batches are as small as they were. A GPU's have as many rows as 64 million inputs of the widest linear make.
 TEST(Defaults, BatchesSuitTheModelAndTheDevice) {
   ModelConfig config;
-  config.d = 576, config.h = 9, config.e = 64, config.f = 1536;
+  config.L = 1, config.hk = 1, config.d = 576, config.h = 9, config.e = 64, config.f = 1536;
   EXPECT_EQ(batch_rows_for(config, 512, false), 2048);
   EXPECT_EQ(batch_rows_for(config, 512, true), 8192);
   EXPECT_EQ(batch_rows_for(config, 10000, true), 10000);
