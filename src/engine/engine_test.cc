@@ -6,10 +6,10 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <set>
 
 #include "core/error.h"
 #include "core/rng.h"
+#include "engine/crowd_fixture.h"
 #include "engine/generate.h"
 #include "runtime/fake_runner.h"
 
@@ -48,15 +48,6 @@ std::vector<Generation> alone(const std::vector<GenerationRequest>& requests, Fa
     results.push_back(generate(runner, {r})[0]);
   }
   return results;
-}
-
-void expect_same(const std::vector<Generation>& got, const std::vector<Generation>& expected) {
-  ASSERT_EQ(got.size(), expected.size());
-  for (size_t i = 0; i < got.size(); ++i) {
-    EXPECT_EQ(got[i].ids, expected[i].ids) << "request " << i;
-    EXPECT_EQ(got[i].logprobs, expected[i].logprobs) << "request " << i;  // bit for bit
-    EXPECT_EQ(got[i].finish_reason, expected[i].finish_reason) << "request " << i;
-  }
 }
 
 const FakeRunner::Shape kShape = {.context = 160, .spread = 6, .draft_noise = 1};
@@ -178,7 +169,7 @@ TEST(Engine, ReusedPrefixesEqualComputedOnes) {
       r.max_tokens = 15;
       const int64_t before = engine.counters().reused_tokens;
       const auto expected = alone({r}, shape);
-      expect_same({answer(r)}, expected);
+      expect_same(std::vector{answer(r)}, expected);
       const int64_t reused = engine.counters().reused_tokens - before;
       if (turn == 0) {
         EXPECT_EQ(reused, 0);
@@ -200,7 +191,6 @@ TEST(Engine, ReusedPrefixesEqualComputedOnes) {
 // Requests are cancelled before they run, while their prompts are read, while they are drafted for, and from
 // callbacks of their own and of others.
 TEST(Engine, CancelledAtAnyTimeNothingIsLostAndOthersDoNotNotice) {
-  Rng rng(8);
   FakeRunner runner = make_runner(48, 48, 480, kShape);
   EngineOptions options;
   options.speculation.draft = &runner;
@@ -209,45 +199,10 @@ TEST(Engine, CancelledAtAnyTimeNothingIsLostAndOthersDoNotNotice) {
   options.speculation.lookup = true;
   Engine engine(runner, options);
   const auto requests = random_requests(300, 9);
-  const auto expected = alone(requests, kShape);
-  constexpr int64_t kRequests = 10000;
-  std::set<int64_t> open;
-  int64_t ended = 0, cancelled = 0, compared = 0;
-  const auto add = [&] {
-    const auto which = static_cast<size_t>(rng.below(requests.size()));
-    RequestEvents events;
-    events.on_token = [&](const NewToken& token) {
-      if (rng.below(200) == 0) engine.cancel(token.request);
-      if (rng.below(200) == 0 && !open.empty()) engine.cancel(*open.begin());
-    };
-    events.on_finish = [&, which](int64_t i, Generation&& g) {
-      ++ended;
-      EXPECT_EQ(open.erase(i), 1u);
-      const auto& ids = expected[which].ids;
-      if (g.finish_reason == FinishReason::cancelled) {
-        ++cancelled;
-        EXPECT_TRUE(g.ids.size() <= ids.size() && std::equal(g.ids.begin(), g.ids.end(), ids.begin()));
-      } else {
-        ++compared;
-        EXPECT_EQ(g.ids, ids);
-      }
-    };
-    open.insert(engine.add(requests[which], std::move(events)));
-  };
-  int64_t added = 0;
-  while (ended < kRequests) {
-    for (int i = 0; i < 4 && added < kRequests && open.size() < 60; ++i, ++added) add();
-    if (rng.below(8) == 0 && !open.empty()) {
-      auto it = open.begin();
-      std::advance(it, static_cast<int64_t>(rng.below(open.size())));
-      EXPECT_TRUE(engine.cancel(*it));
-    }
-    engine.step();
-  }
-  EXPECT_FALSE(engine.step());
+  const CrowdCounts counts = run_crowd(engine, requests, alone(requests, kShape), 200);
   EXPECT_FALSE(engine.cancel(0));
-  EXPECT_GT(cancelled, 500);
-  EXPECT_GT(compared, 2000);
+  EXPECT_GT(counts.cancelled, 500);
+  EXPECT_GT(counts.compared, 2000);
   EXPECT_EQ(engine.free_pages(), runner.cache_pages());
 }
 

@@ -5,10 +5,10 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <set>
 
 #include "core/error.h"
 #include "core/rng.h"
+#include "engine/crowd_fixture.h"
 #include "engine/engine.h"
 #include "engine/generate.h"
 #include "runtime/fake_runner.h"
@@ -54,14 +54,6 @@ std::vector<Generation> computed_alone(const std::vector<GenerationRequest>& req
   return results;
 }
 
-void expect_equal(const std::vector<Generation>& got, const std::vector<Generation>& expected) {
-  ASSERT_EQ(got.size(), expected.size());
-  for (size_t i = 0; i < got.size(); ++i) {
-    EXPECT_EQ(got[i].ids, expected[i].ids) << "request " << i;
-    EXPECT_EQ(got[i].logprobs, expected[i].logprobs) << "request " << i;  // bit for bit
-  }
-}
-
 // The engine's first token after a prompt is that of the logits computed directly.
 TEST(States, OneRequestEqualsTheSumsComputedDirectly) {
   for (const size_t size : {size_t{1}, size_t{63}, size_t{64}, size_t{65}, size_t{200}}) {
@@ -85,7 +77,7 @@ TEST(States, ChunkedEqualsWholeAndMixedEqualsAlone) {
   for (const auto& [rows, slots] : {std::pair{int64_t{65}, int64_t{1}}, {100, 7}, {129, 40}, {400, 200}}) {
     SCOPED_TRACE(testing::Message() << rows << " rows, " << slots << " slots");
     FakeRunner runner = stateful_runner(rows, 8192);
-    expect_equal(generate(runner, requests, {.state_slots = slots}), expected);
+    expect_same(generate(runner, requests, {.state_slots = slots}), expected);
   }
 }
 
@@ -112,8 +104,8 @@ TEST(States, SpeculationGivesThePlainText) {
     how.most = c.most;
     how.adapt = c.adapt;
     EngineCounters counters;
-    expect_equal(generate(runner, requests, {.state_slots = c.slots, .speculation = how, .counters = &counters}),
-                 expected);
+    expect_same(generate(runner, requests, {.state_slots = c.slots, .speculation = how, .counters = &counters}),
+                expected);
     if (c.slots > 8) {
       EXPECT_GT(counters.accepted + counters.lookup_accepted, 0);
       EXPECT_LT(counters.accepted + counters.lookup_accepted, counters.drafted + counters.looked_up);
@@ -137,7 +129,7 @@ TEST(States, PreemptedEqualsUninterrupted) {
       engine.add(r, {.on_finish = [&](int64_t i, Generation&& g) { got[static_cast<size_t>(i)] = std::move(g); }});
     while (engine.step()) {
     }
-    expect_equal(got, expected);
+    expect_same(got, expected);
     EXPECT_GT(engine.counters().preemptions, 5);
     EXPECT_EQ(engine.free_pages(), runner.cache_pages());
     EXPECT_EQ(engine.free_states(), runner.state_slots());
@@ -161,7 +153,7 @@ TEST(States, APrefixIsReusedUpToItsLastSnapshot) {
     r.prompt = std::move(prompt);
     r.max_tokens = 4;
     const int64_t before = engine.counters().reused_tokens;
-    expect_equal({answer(r)}, computed_alone({r}));
+    expect_same(std::vector{answer(r)}, computed_alone({r}));
     return engine.counters().reused_tokens - before;
   };
   std::vector<int32_t> prompt(200, 2);
@@ -189,14 +181,13 @@ TEST(States, SnapshotsGiveWayToSequences) {
   for (const GenerationRequest& r : requests)
     engine.add(r, {.on_finish = [&](int64_t i, Generation&& g) { got[static_cast<size_t>(i)] = std::move(g); }});
   while (engine.step()) most = std::max(most, engine.running());
-  expect_equal(got, expected);
+  expect_same(got, expected);
   EXPECT_EQ(most, 4);
   EXPECT_EQ(engine.free_states(), 4);
 }
 
 // Ten thousand requests with shared prefixes, preemptions, drafts and cancellations leave no slot and no page behind.
 TEST(States, TenThousandRequestsLeaveNothingBehind) {
-  Rng rng(8);
   FakeRunner runner = stateful_runner(160, 800);
   EngineOptions options;
   options.state_slots = 24;
@@ -207,40 +198,8 @@ TEST(States, TenThousandRequestsLeaveNothingBehind) {
   Engine engine(runner, options);
   auto requests = chunky_requests(150, 9);
   for (GenerationRequest& r : requests) r.max_tokens += 60, r.stop_ids.clear();
-  const auto expected = computed_alone(requests);
-  constexpr int64_t kRequests = 10000;
-  std::set<int64_t> open;
-  int64_t ended = 0, added = 0, compared = 0;
-  const auto add = [&] {
-    const auto which = static_cast<size_t>(rng.below(requests.size()));
-    RequestEvents events;
-    events.on_token = [&](const NewToken& token) {
-      if (rng.below(500) == 0) engine.cancel(token.request);
-      if (rng.below(500) == 0 && !open.empty()) engine.cancel(*open.begin());
-    };
-    events.on_finish = [&, which](int64_t i, Generation&& g) {
-      ++ended;
-      EXPECT_EQ(open.erase(i), 1u);
-      const auto& ids = expected[which].ids;
-      if (g.finish_reason != FinishReason::cancelled) {
-        ++compared;
-        EXPECT_EQ(g.ids, ids);
-      }
-      EXPECT_TRUE(g.ids.size() <= ids.size() && std::equal(g.ids.begin(), g.ids.end(), ids.begin()));
-    };
-    open.insert(engine.add(requests[which], std::move(events)));
-  };
-  while (ended < kRequests) {
-    for (int i = 0; i < 4 && added < kRequests && open.size() < 60; ++i, ++added) add();
-    if (rng.below(8) == 0 && !open.empty()) {
-      auto it = open.begin();
-      std::advance(it, static_cast<int64_t>(rng.below(open.size())));
-      EXPECT_TRUE(engine.cancel(*it));
-    }
-    engine.step();
-  }
-  EXPECT_FALSE(engine.step());
-  EXPECT_GT(compared, 1000);
+  const CrowdCounts counts = run_crowd(engine, requests, computed_alone(requests), 500);
+  EXPECT_GT(counts.compared, 1000);
   EXPECT_GT(engine.counters().preemptions, 10);
   EXPECT_GT(engine.counters().reused_tokens, 10000);
   EXPECT_EQ(engine.free_pages(), runner.cache_pages());

@@ -8,7 +8,7 @@
 
 #include "core/rng.h"
 #include "kernels/cuda/backend/cuda.h"
-#include "kernels/cuda/test_device.h"
+#include "kernels/cuda/delta_fixture.h"
 #include "kernels/ref/ref.h"
 
 namespace fidelio {
@@ -20,11 +20,6 @@ using Doubles = std::vector<double>;
 const AttentionShape kShape{{{}}, {{Floats(32, 0.0f), 1.0f}}, 4, 2, 64, 1e-5f};
 constexpr int kSlots = 8, kLayers = 2, kLayer = 1;  // the layer that is tested
 
-Floats normals(Rng& rng, int64_t n, double scale = 1) {
-  Floats values(static_cast<size_t>(n));
-  for (float& v : values) v = static_cast<float>(rng.normal() * scale);
-  return values;
-}
 Floats rows_of(const Floats& values, int64_t first, int64_t count, int64_t columns) {
   return {values.begin() + first * columns, values.begin() + (first + count) * columns};
 }
@@ -96,25 +91,10 @@ struct Result {
   bool operator==(const Result&) const = default;
 };
 
-class CudaDelta : public ::testing::Test {
+class CudaDelta : public CudaDeltaFixture {
  protected:
-  void SetUp() override {
-    if (const auto why = no_gpu()) GTEST_SKIP() << *why;
-    backend_ = std::make_unique<Cuda>(Cuda::Options{});
-    b().reserve(512, 2048, 512);
-  }
-  Cuda& b() { return *backend_; }
+  CudaDelta() : CudaDeltaFixture(512) {}
 
-  Cuda::Matrix matrix(const Floats& values, int64_t columns) {
-    Cuda::Matrix m = b().allocate(static_cast<int64_t>(values.size()) / columns, columns);
-    b().upload(values, m);
-    return m;
-  }
-  Floats values_of(const Cuda::Matrix& m, int64_t rows) {
-    Floats values(static_cast<size_t>(rows * m.columns));
-    b().download(m, 0, rows, values);
-    return values;
-  }
   // Begins a step of these parts, in this order.
   int begin(const std::vector<Part>& parts, RowKind kind, Activations mode) {
     Batch batch;
@@ -182,9 +162,6 @@ class CudaDelta : public ::testing::Test {
       return to;
     }
   };
-
- private:
-  std::unique_ptr<Cuda> backend_;
 };
 
 size_t place(int slot, int64_t of_layer) { return static_cast<size_t>((slot * kLayers + kLayer) * of_layer); }

@@ -9,7 +9,7 @@
 
 #include "core/rng.h"
 #include "kernels/cuda/backend/cuda.h"
-#include "kernels/cuda/test_device.h"
+#include "kernels/cuda/delta_fixture.h"
 #include "kernels/ref/ref.h"
 
 namespace fidelio {
@@ -20,23 +20,14 @@ using Doubles = std::vector<double>;
 
 const AttentionShape kShape{{{}}, {{Floats(32, 0.0f), 1.0f}}, 4, 2, 64, 1e-5f};
 
-Floats normals(Rng& rng, int64_t n, double scale = 1) {
-  Floats values(static_cast<size_t>(n));
-  for (float& v : values) v = static_cast<float>(rng.normal() * scale);
-  return values;
-}
 Floats rows_of(const Floats& values, int64_t first, int64_t count, int64_t columns) {
   return {values.begin() + first * columns, values.begin() + (first + count) * columns};
 }
 
-class CudaDeltaGates : public ::testing::Test {
+class CudaDeltaGates : public CudaDeltaFixture {
  protected:
-  void SetUp() override {
-    if (const auto why = no_gpu()) GTEST_SKIP() << *why;
-    backend_ = std::make_unique<Cuda>(Cuda::Options{});
-    b().reserve(128, 2048, 128);
-  }
-  Cuda& b() { return *backend_; }
+  CudaDeltaGates() : CudaDeltaFixture(128) {}
+  using CudaDeltaFixture::values_of;
 
   // Begins a step of `n` rows of one sequence.
   void begin(int n, RowKind kind = RowKind::output, Activations mode = Activations::a16) {
@@ -45,24 +36,11 @@ class CudaDeltaGates : public ::testing::Test {
     batch.append(ids, 0, pages, 0, kind);
     b().begin(batch, mode, kShape);
   }
-  Cuda::Matrix matrix(const Floats& values, int64_t columns) {
-    Cuda::Matrix m = b().allocate(static_cast<int64_t>(values.size()) / columns, columns);
-    b().upload(values, m);
-    return m;
-  }
-  Floats values_of(const Cuda::Matrix& m, int64_t rows) {
-    Floats values(static_cast<size_t>(rows * m.columns));
-    b().download(m, 0, rows, values);
-    return values;
-  }
   Floats values_of(const Cuda::Acts& acts) {
     Floats values(static_cast<size_t>(acts.rows * acts.columns));
     b().read(acts, values);
     return values;
   }
-
- private:
-  std::unique_ptr<Cuda> backend_;
 };
 
 // There are about twenty roundings in each value, those of the exponentials included.
