@@ -90,6 +90,13 @@ std::vector<LinearId> fixed_linears_of(const ModelConfig& c) {
   return ids;
 }
 
+std::vector<LinearId> kept_linears_of(const ModelConfig& c) {
+  std::vector<LinearId> ids = fixed_linears_of(c);
+  const std::vector<LinearId> predictor = predictor_linears_of(c);
+  ids.insert(ids.end(), predictor.begin(), predictor.end());
+  return ids;
+}
+
 LinearId head_of(const ModelConfig& config) { return {-1, config.tie_embeddings ? Role::embedding : Role::head}; }
 
 std::vector<LinearId> linears_of(const ModelConfig& c, int layer, const Stop& stop) {

@@ -1,6 +1,7 @@
 // This file tells which weights a model has, from its configuration alone: linears, norms, routers, biases, and their
 // shapes.
 #pragma once
+#include <iterator>
 #include <string>
 #include <utility>
 #include <vector>
@@ -21,6 +22,8 @@ std::vector<LinearId> fixed_linears_of(const ModelConfig& config);
 // Returns the linears of the predictor of a model that has one: `join` first, which reads a token and what the row
 // before led to, and then those of a layer. They are none of linears_of().
 std::vector<LinearId> predictor_linears_of(const ModelConfig& config);
+// Returns all linears that a written model has as its source has them: the fixed ones, and those of its predictor.
+std::vector<LinearId> kept_linears_of(const ModelConfig& config);
 // Returns the linear that gives logits, which is the embedding where the two are tied.
 LinearId head_of(const ModelConfig& config);
 // Returns the linears of a layer's stop: one for each of its roles, or for each expert and role, those of an expert
@@ -47,8 +50,9 @@ inline constexpr DeltaTensor kDeltaTensors[] = {DeltaTensor::convolution, DeltaT
                                                 DeltaTensor::step_bias};
 std::string delta_name(int layer, DeltaTensor which);
 Shape delta_shape(const ModelConfig& config, DeltaTensor which);
-// Returns the layers with a delta net.
+// Returns the layers with a delta net, and the number of those with attention.
 std::vector<int> delta_layers(const ModelConfig& config);
+inline int64_t attention_layers(const ModelConfig& config) { return config.L - std::ssize(delta_layers(config)); }
 // Returns the tensor in which a model with kept columns stores the order of the input's columns at a stop, for example
 // "model.layers.3.o.order".
 std::string order_name(int layer, const Stop& stop);

@@ -93,8 +93,6 @@ int64_t widest(const ModelConfig& c) {
 // begins with, and the widest input, or those of all its experts.
 int64_t kept_of_token(const ModelConfig& c) { return (c.shared_f > 0 ? 2 : 1) * c.d + widest_input(c); }
 
-int64_t attention_layers(const ModelConfig& c) { return c.L - std::ssize(delta_layers(c)); }
-
 // Returns the bytes of a runner's own matrices: the values of its program, of which those that only products read share
 // one matrix and its scratch, the logits twice, and a state. Its cache has room for two batches.
 int64_t workspace_bytes(const CompressSize& size) {

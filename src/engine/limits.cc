@@ -24,9 +24,9 @@ int64_t reserve_states(Runner& runner, const EngineOptions& o) {
   if (floats == 0) return 0;
   constexpr int64_t kMostBytes = int64_t{2} << 30;
   const int64_t most = most_outputs(runner), sequences = o.max_sequences == 0 ? most : std::min(o.max_sequences, most);
-  const int64_t each = o.speculation.draft != nullptr || o.speculation.lookup ? 2 + o.speculation.most : 2;
   const int64_t fitting = std::max<int64_t>(2, kMostBytes / (floats * int64_t{sizeof(float)}));
-  const int64_t slots = o.state_slots > 0 ? o.state_slots : std::min(sequences * each, fitting);
+  const int64_t slots =
+      o.state_slots > 0 ? o.state_slots : std::min(sequences * o.speculation.states_of_sequence(), fitting);
   runner.reserve_states(slots);
   return slots;
 }

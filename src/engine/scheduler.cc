@@ -94,7 +94,8 @@ int64_t Scheduler::room_for(Sequence& s, int64_t rows) {
   // The state after the last row replaces that before the first, so each row but the last needs a slot. One is left for
   // every sequence that may need one of its own in this step.
   const int64_t left = std::ranges::count_if(running_, [&](const Sequence* other) { return needs_slot(*other); });
-  while (std::ssize(s.kept.spare) < rows - 1 && free_slots() > left) s.kept.spare.push_back(take_slot());
+  for (int64_t free = free_states(); std::ssize(s.kept.spare) < rows - 1 && free > left; --free)
+    s.kept.spare.push_back(take_slot());
   return std::min(rows, std::ssize(s.kept.spare) + 1);
 }
 

@@ -83,7 +83,8 @@ class Scheduler {
   int64_t reused_tokens() const { return reused_tokens_; }
   int64_t state_slots() const { return states_.slots(); }
   int64_t snapshots() const { return pages_.snapshots(); }
-  int64_t free_states() const { return free_slots(); }
+  // Slots that no sequence holds, those of snapshots included.
+  int64_t free_states() const { return states_.free_slots() + pages_.free_snapshots(); }
 
  private:
   void admit();
@@ -96,7 +97,6 @@ class Scheduler {
   int64_t prompt_end(const Sequence& sequence) const;
   bool publishes(const Sequence& sequence, int64_t count) const;
   void publish(Sequence& sequence, int64_t count, int32_t slot);
-  int64_t free_slots() const { return states_.free_slots() + pages_.free_snapshots(); }
   bool needs_slot(const Sequence& sequence) const;
   int32_t take_slot();
   int32_t own_slot(Sequence& sequence);

@@ -35,6 +35,9 @@ struct SpeculationOptions {
   // This is for measurements on models of random weights. All work is done, and then each draft counts as accepted
   // with this probability. If it is negative, this is off. The text then means nothing.
   double replayed_acceptance = -1;
+
+  // The slots for states with which a sequence lacks none: its own, one for a snapshot, and one for each draft.
+  int64_t states_of_sequence() const { return draft != nullptr || lookup ? 2 + most : 2; }
 };
 
 }  // namespace fidelio

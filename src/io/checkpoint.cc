@@ -149,9 +149,8 @@ Checkpoint Checkpoint::open(ModelSource source) {
   check(declared.empty(), "{}: formats are given for linears the model does not have, {} first", folder,
         declared.empty() ? std::string() : to_string(declared.begin()->first));
   for (auto [layer, which] : norms_of(c.config_)) c.norm(layer, which);
-  for (const LinearId id : fixed_linears_of(c.config_)) c.format(id);
+  for (const LinearId id : kept_linears_of(c.config_)) c.format(id);
   for (const int layer : routed_layers(c.config_)) c.router(layer);
-  for (const LinearId id : predictor_linears_of(c.config_)) c.format(id);
   for (const auto& [layer, which] : predictor_norms_of(c.config_)) c.norm(layer, which);
   if (c.config_.predictor && has_experts(c.config_, kPredictorLayer)) c.router(kPredictorLayer);
   for (const int layer : delta_layers(c.config_))
@@ -254,26 +253,23 @@ OwnedTensor Checkpoint::bias(LinearId id) const {
   return as_f32(bias);
 }
 
-std::vector<float> Checkpoint::norm(int layer, Norm which) const {
-  const std::string name = norm_name(config_, layer, which);
+std::vector<float> Checkpoint::floats(const std::string& name, const Shape& expected) const {
   const OwnedTensor t = tensor(name);
-  check(t.view.shape == Shape{norm_size(config_, which)}, "{} has shape {}, expected [{}]", name,
-        to_string(t.view.shape), norm_size(config_, which));
+  check(t.view.shape == expected, "{} has shape {}, expected {}", name, to_string(t.view.shape), to_string(expected));
   std::vector<float> values(static_cast<size_t>(t.view.elements()));
   convert_to_float(t.view, values);
+  return values;
+}
+
+std::vector<float> Checkpoint::norm(int layer, Norm which) const {
+  std::vector<float> values = floats(norm_name(config_, layer, which), {norm_size(config_, which)});
   if (config_.blocks.norm_plus_one && which != Norm::delta)  // That norm's weight is stored as it is.
     for (float& value : values) value += 1;
   return values;
 }
 
 std::vector<float> Checkpoint::delta(int layer, DeltaTensor which) const {
-  const std::string name = delta_name(layer, which);
-  const OwnedTensor t = tensor(name);
-  const Shape expected = delta_shape(config_, which);
-  check(t.view.shape == expected, "{} has shape {}, expected {}", name, to_string(t.view.shape), to_string(expected));
-  std::vector<float> values(static_cast<size_t>(t.view.elements()));
-  convert_to_float(t.view, values);
-  return values;
+  return floats(delta_name(layer, which), delta_shape(config_, which));
 }
 
 LinearWeight Checkpoint::router(int layer) const {
@@ -473,9 +469,7 @@ void write_checkpoint(const std::string& folder, const Checkpoint& source,
   }
   for (auto [layer, which] : norms_of(c)) beside(norm_name(c, layer, which));
   for (auto [layer, which] : predictor_norms_of(c)) beside(norm_name(c, layer, which));
-  std::vector<LinearId> as_they_are = fixed_linears_of(c);
-  std::ranges::copy(predictor_linears_of(c), std::back_inserter(as_they_are));
-  for (const LinearId id : as_they_are) {
+  for (const LinearId id : kept_linears_of(c)) {
     const Shape shape = shape_of(c, id);
     declare(id, allocate_weight(source.format(id), shape[0], shape[1]),
             [&source](LinearId i) { return source.linear(i); });

@@ -82,7 +82,8 @@ class Checkpoint {
     OwnedTensor matrix;
     std::vector<RowRun> runs;
   };
-  StoredRows stored_rows(LinearId id) const;  // It checks the shape.
+  std::vector<float> floats(const std::string& name, const Shape& expected) const;  // of a tensor of this shape
+  StoredRows stored_rows(LinearId id) const;                                        // It checks the shape.
   OwnedTensor dense(LinearId id) const;
   ModelSource source_;
   struct Hashed {

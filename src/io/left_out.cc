@@ -22,11 +22,7 @@ std::set<std::string> names_of(const ModelConfig& config, const TensorFiles& fil
   }
   for (const auto& [layer, norm] : norms_of(config)) names.insert(stored_name(files, norm_name(config, layer, norm)));
   for (const std::string& router : router_names(config)) names.insert(stored_name(files, router));
-  for (const LinearId id : fixed_linears_of(config)) {
-    names.insert(stored_name(files, weight_name(id)));
-    names.insert(stored_name(files, fused_name(config, id).weight));
-  }
-  for (const LinearId id : predictor_linears_of(config)) {
+  for (const LinearId id : kept_linears_of(config)) {
     names.insert(stored_name(files, weight_name(id)));
     names.insert(stored_name(files, fused_name(config, id).weight));
   }

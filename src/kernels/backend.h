@@ -56,6 +56,7 @@ concept Backend = requires(B b, const LinearWeight& weight, const typename B::Li
   { b.allocate_cache(attention, int64_t{1}, KvFormat::f16) } -> std::same_as<typename B::KvCache>;
   // allocate_states(shape, slots) makes slots for the states of sequences.
   { b.allocate_states(StateShape(), int64_t{1}) } -> std::same_as<typename B::States>;
+  { states.slots } -> std::convertible_to<int64_t>;
   // reserve(rows, columns, context) makes scratch for batches of up to `rows` rows, inputs of up to `columns` columns,
   // and positions below `context`.
   b.reserve(int64_t{1}, int64_t{1}, int64_t{1});

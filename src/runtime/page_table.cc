@@ -86,37 +86,29 @@ PageTable::Reused PageTable::reuse(int64_t id, std::span<const int32_t> tokens, 
   Held& held = held_[id];
   check(held.pages.empty(), "sequence {} holds pages already", id);
   most = std::min(most, static_cast<int64_t>(tokens.size()));
-  if (states_ != nullptr) most = last_state(tokens, most);
-  for (int64_t at = 0; at + kPageTokens <= most; at += kPageTokens) {
-    const int32_t page = find(held.last_serial, tokens.subspan(static_cast<size_t>(at), kPageTokens));
-    if (page < 0) break;
-    Page& p = page_[static_cast<size_t>(page)];
-    if (p.holders++ == 0) idle_.erase(p.idle);
-    held.pages.push_back(page);
-    held.last_page = page;
-    held.last_serial = p.serial;
-  }
-  held.published = held.pages.size();
-  Reused reused{static_cast<int64_t>(held.published) * kPageTokens};
-  if (states_ == nullptr || held.pages.empty()) return reused;
-  Page& last = page_[static_cast<size_t>(held.pages.back())];
-  reused.state = last.state;
-  states_->hold(last.state);
-  snapshots_.splice(snapshots_.end(), snapshots_, last.snapshot);  // it is the one used most recently now
-  return reused;
-}
-
-// Returns the positions up to the last snapshot on the way of these tokens.
-int64_t PageTable::last_state(std::span<const int32_t> tokens, int64_t most) const {
-  int64_t last = 0;
+  size_t usable = 0;  // the pages up to where a sequence can continue
   uint64_t before = 0;
   for (int64_t at = 0; at + kPageTokens <= most; at += kPageTokens) {
     const int32_t page = find(before, tokens.subspan(static_cast<size_t>(at), kPageTokens));
     if (page < 0) break;
-    before = page_[static_cast<size_t>(page)].serial;
-    if (page_[static_cast<size_t>(page)].state >= 0) last = at + kPageTokens;
+    const Page& p = page_[static_cast<size_t>(page)];
+    held.pages.push_back(page);
+    before = p.serial;
+    if (states_ == nullptr || p.state >= 0) usable = held.pages.size();
   }
-  return last;
+  held.pages.resize(usable);
+  held.published = usable;
+  if (usable == 0) return {};
+  for (const int32_t page : held.pages)
+    if (Page& p = page_[static_cast<size_t>(page)]; p.holders++ == 0) idle_.erase(p.idle);
+  held.last_page = held.pages.back();
+  Page& last = page_[static_cast<size_t>(held.last_page)];
+  held.last_serial = last.serial;
+  Reused reused{static_cast<int64_t>(usable) * kPageTokens, last.state};
+  if (states_ == nullptr) return reused;
+  states_->hold(last.state);
+  snapshots_.splice(snapshots_.end(), snapshots_, last.snapshot);  // it is the one used most recently now
+  return reused;
 }
 
 int32_t PageTable::keep_state(int64_t id, int32_t slot) {

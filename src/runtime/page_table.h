@@ -93,7 +93,6 @@ class PageTable {
   };
   static uint64_t key_of(uint64_t before, std::span<const int32_t> tokens);
   int32_t find(uint64_t before, std::span<const int32_t> tokens) const;  // returns -1 if the page is not published
-  int64_t last_state(std::span<const int32_t> tokens, int64_t most) const;
   int32_t take();
   void give_back(int32_t page);
 

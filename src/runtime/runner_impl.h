@@ -26,13 +26,12 @@ class RunnerImpl : public Runner {
   const Program& program() const override { return program_; }
   const RunnerOptions& options() const override { return options_; }
   int64_t cache_bytes() const override { return cache_.bytes(); }
-  int64_t state_slots() const override { return memory_->state_slots; }
+  int64_t state_slots() const override { return memory_->states.slots; }
   int64_t state_bytes() const override { return state_slots() * program_.state.floats() * int64_t{sizeof(float)}; }
   void reserve_states(int64_t slots) override {
-    if (program_.state.floats() == 0 || slots <= memory_->state_slots) return;
+    if (program_.state.floats() == 0 || slots <= state_slots()) return;
     memory_->states = {};  // gives its memory back before more is taken
     memory_->states = b_.allocate_states(program_.state, slots);
-    memory_->state_slots = slots;
     ++memory_->states_version;
   }
   int64_t cache_pages() const override { return PageTable::pages_for(options_.cache_tokens); }
@@ -69,8 +68,18 @@ class RunnerImpl : public Runner {
   }
   int64_t bytes_read(Reading reading) const override {
     int64_t bytes = 0, of_experts = 0;
-    for (LinearId id : program_.linears)
-      if (is_read(id)) (id.expert < 0 ? bytes : of_experts) += b_.bytes_read(*weights_[id], reading);
+    const auto read = [&](LinearId id) { return b_.bytes_read(*weights_[id], reading); };
+    for (const Op& operation : program_.ops) {
+      if (const auto* product = std::get_if<op::Product>(&operation))
+        for (const op::Output& output : product->outputs)
+          if (const LinearId id = program_.linears[static_cast<size_t>(output.weight)]; id.layer != -1)
+            bytes += read(id);
+      if (const auto* product = std::get_if<op::RoutedProduct>(&operation))
+        for (const op::RoutedOutput& output : product->outputs) {
+          const auto [layer, role] = program_.experts[static_cast<size_t>(output.weights)];
+          for (int expert = 0; expert < config_.experts; ++expert) of_experts += read({layer, role, expert});
+        }
+    }
     // One row passes only some of a layer's experts.
     if (config_.experts > 0) bytes += of_experts / config_.experts * config_.experts_per_row;
     check_short_head(reading);
@@ -202,22 +211,6 @@ class RunnerImpl : public Runner {
     return options;
   }
 
-  // Tells whether the program multiplies by this linear of a layer.
-  bool is_read(LinearId id) const {
-    const auto reads = [&](const Op& operation) {
-      if (const auto* product = std::get_if<op::Product>(&operation))
-        return std::ranges::any_of(product->outputs, [&](const op::Output& o) {
-          return program_.linears[static_cast<size_t>(o.weight)] == id;
-        });
-      const auto* routed = std::get_if<op::RoutedProduct>(&operation);
-      return routed != nullptr && std::ranges::any_of(routed->outputs, [&](const op::RoutedOutput& o) {
-               const LayerExperts& experts = program_.experts[static_cast<size_t>(o.weights)];
-               return experts.layer == id.layer && experts.role == id.role && id.expert >= 0;
-             });
-    };
-    return id.layer != -1 && std::ranges::any_of(program_.ops, reads);
-  }
-
   // A backend that has feed() has choose_later() and collect() too.
   static constexpr bool kChoosesLater = requires(B b) { b.feed({}); };
   void forget_recorded() { weights_version_ = memory_->versions += 2; }
@@ -270,12 +263,8 @@ class RunnerImpl : public Runner {
     // The file's pages of a matrix are resident while it is packed, so the two largest go first, when memory is
     // emptiest.
     std::vector<LinearId> order = linears_of(config_);
-    const std::vector<LinearId> fixed = fixed_linears_of(config_);
-    order.insert(order.end(), fixed.begin(), fixed.end());
-    if (options_.predictor) {
-      const std::vector<LinearId> more = predictor_linears_of(config_);
-      order.insert(order.end(), more.begin(), more.end());
-    }
+    const std::vector<LinearId> kept = options_.predictor ? kept_linears_of(config_) : fixed_linears_of(config_);
+    order.insert(order.end(), kept.begin(), kept.end());
     std::stable_partition(order.begin(), order.end(),
                           [](LinearId id) { return id.role == Role::embedding || id.role == Role::head; });
     for (LinearId id : order) {

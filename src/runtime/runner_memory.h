@@ -11,7 +11,6 @@ struct RunnerMemory {
   ValueMemory<B> values{};
   typename B::KvCache cache{};
   typename B::States states{};
-  int64_t state_slots = 0;
   uint64_t states_version = 0;  // counts how often the slots were allocated
   uint64_t versions = 0;        // the last number given to a set of weights; a backend finds recorded steps by them
   size_t collected = 0;         // how many choices of steps that follow from each other the host knows

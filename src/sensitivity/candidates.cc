@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <future>
-#include <iterator>
 #include <map>
 #include <numeric>
 
@@ -178,9 +177,7 @@ int64_t fixed_bytes(const Checkpoint& source, const std::vector<LinearGroup>& gr
   for (const auto& [layer, norm] : norms_of(source.config()))
     bytes += source.tensor(norm_name(source.config(), layer, norm)).view.bytes();
   for (const std::string& router : router_names(source.config())) bytes += source.tensor(router).view.bytes();
-  std::vector<LinearId> as_they_are = fixed_linears_of(source.config());
-  std::ranges::copy(predictor_linears_of(source.config()), std::back_inserter(as_they_are));
-  for (const LinearId id : as_they_are) {
+  for (const LinearId id : kept_linears_of(source.config())) {
     const Shape shape = shape_of(source.config(), id);
     bytes += stored_bytes(source.format(id), shape[0], shape[1]);
   }

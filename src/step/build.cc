@@ -15,12 +15,8 @@ class Builder {
   Builder(const ModelConfig& config, int64_t context, bool predictor)
       : c_(config), scalars_(scalars_of(config)), predictor_(predictor) {
     p_.linears = linears_of(c_);
-    const std::vector<LinearId> fixed = fixed_linears_of(c_);
-    p_.linears.insert(p_.linears.end(), fixed.begin(), fixed.end());
-    if (predictor_) {
-      const std::vector<LinearId> more = predictor_linears_of(c_);
-      p_.linears.insert(p_.linears.end(), more.begin(), more.end());
-    }
+    const std::vector<LinearId> kept = predictor_ ? kept_linears_of(c_) : fixed_linears_of(c_);
+    p_.linears.insert(p_.linears.end(), kept.begin(), kept.end());
     if (c_.tie_embeddings) p_.linears.push_back({-1, Role::head});
     p_.attention = attention_shape(c_, context, predictor_);
     p_.deltas = delta_layers(c_);
@@ -45,6 +41,7 @@ class Builder {
 
   // The predictor's layer has its own place in the cache, behind those of the model's layers.
   Program build_predictor() {
+    p_.deltas.clear();  // it has none of the model's layers
     p_.stream = value("x", Rows::stream, c_.d);
     attention_layers_ = static_cast<int>(p_.attention.depth()) - 1;
     layer_ = kPredictorLayer;

@@ -19,19 +19,18 @@ int64_t default_cache_tokens(const ServedOptions& o, const Checkpoint& checkpoin
   const ModelConfig& c = checkpoint.config();
   const int64_t all = int64_t{c.max_positions} * o.max_sequences, least = std::min(kCacheTokens, all);
   if (!on_gpu(o.run)) return least;
-  const int64_t layers = c.L - std::ssize(delta_layers(c));  // those with attention
-  const int64_t bytes_each = int64_t{2} * layers * c.hk * c.e * (options.kv == KvFormat::f32 ? 4 : 2);
+  const int64_t bytes_each = int64_t{2} * attention_layers(c) * c.hk * c.e * (options.kv == KvFormat::f32 ? 4 : 2);
   const int64_t room = (cuda_memory(options.gpu).free - checkpoint.file_bytes()) / 2 / bytes_each;
   return std::clamp(kCacheTokensEach * o.max_sequences, least, std::max(least, std::min(room, all)));
 }
 
-// Returns the slots for states of a server on a GPU whose model keeps them: with each sequence's own one for a snapshot
-// and one for each draft, within half of the memory that is left when everything else is loaded.
+// Returns the slots for states of a server on a GPU whose model keeps them: as many as all sequences can use, within
+// half of the memory that is left when everything else is loaded.
 int64_t default_state_slots(const ServedOptions& o, const Runner& runner, const SpeculationOptions& drafts) {
   const int64_t bytes_each = runner.program().state.floats() * int64_t{sizeof(float)};
   if (bytes_each == 0 || !runner.gpu()) return 0;
-  const int64_t each = drafts.draft != nullptr || drafts.lookup ? 2 + drafts.most : 2;
-  return std::clamp<int64_t>(cuda_memory(*runner.gpu()).free / 2 / bytes_each, 2, each * o.max_sequences);
+  return std::clamp<int64_t>(cuda_memory(*runner.gpu()).free / 2 / bytes_each, 2,
+                             drafts.states_of_sequence() * o.max_sequences);
 }
 
 }  // namespace

@@ -59,15 +59,18 @@ void collect_experts(B& b, const Program& program, int layer, Weights<B>& weight
   }
 }
 
+// Throws Error unless all values of a checkpoint's tensor are finite.
+inline void check_finite(const Checkpoint& checkpoint, const std::string& name, std::span<const float> values) {
+  for (const float value : values)
+    check(std::isfinite(value), "{}: {} holds {}: the file is damaged", checkpoint.folder(), name, value);
+}
+
 // Loads a norm's weight (1, columns), times the factor that the program wants. Throws Error if a value is not finite.
 template <Backend B>
 typename B::Matrix load_norm(B& b, const Checkpoint& checkpoint, const NormWeight& which) {
   std::vector<float> values = checkpoint.norm(which.layer, which.norm);
-  for (float& value : values) {
-    check(std::isfinite(value), "{}: {} holds {}: the file is damaged", checkpoint.folder(),
-          norm_name(checkpoint.config(), which.layer, which.norm), value);
-    value *= which.factor;
-  }
+  check_finite(checkpoint, norm_name(checkpoint.config(), which.layer, which.norm), values);
+  for (float& value : values) value *= which.factor;
   typename B::Matrix m = b.allocate(1, static_cast<int64_t>(values.size()));
   b.upload(values, m);
   return m;
@@ -91,9 +94,7 @@ template <Backend B>
 typename Weights<B>::Delta load_delta(B& b, const Checkpoint& checkpoint, int layer) {
   const auto load = [&](DeltaTensor which) {
     std::vector<float> values = checkpoint.delta(layer, which);
-    for (const float value : values)
-      check(std::isfinite(value), "{}: {} holds {}: the file is damaged", checkpoint.folder(), delta_name(layer, which),
-            value);
+    check_finite(checkpoint, delta_name(layer, which), values);
     return values;
   };
   return upload_delta(b, checkpoint.config().delta, load(DeltaTensor::convolution), load(DeltaTensor::log_rate),
