@@ -156,11 +156,11 @@ class GgufExperts : public testing::TestWithParam<std::string> {
       if (m.dimensions > 2) sizes.push_back(static_cast<uint64_t>(m.rows / m.rows_each));
       by_place[begin] = {name, sizes, m.type->number, bytes};
     }
-    EXPECT_EQ(sha256_hex(whole), golden_["sha256"]);
+    EXPECT_EQ(sha256_hex(whole), golden_["sha256"].get<std::string>());
     for (auto& [begin, tensor] : by_place) parts.tensors.push_back(std::move(tensor));
     std::memcpy(&parts.key_count, header.data() + 16, 8);
     parts.keys = header.substr(24, infos - 24);
-    EXPECT_EQ(sha256_hex(parts.bytes()), golden_["sha256"]);
+    EXPECT_EQ(sha256_hex(parts.bytes()), golden_["sha256"].get<std::string>());
     return parts;
   }
 

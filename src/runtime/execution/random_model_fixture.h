@@ -135,7 +135,8 @@ inline ModelConfig random_config(Draw& draw, const ShapeLimits& limits) {
     round_up(c.shared_f, limits.column_multiple);
   } else if (draw.one_in(5)) {
     c.kept_columns = draw.between(1, std::min({16, c.d, c.f, c.h * c.e}));
-    round_up(c.kept_columns, limits.column_multiple);
+    // A GPU's kernel works on groups of as many columns as are kept, so these divide all widths.
+    if (limits.column_multiple > 1) c.kept_columns = limits.column_multiple;
   }
   c.blocks.attention_gate = draw.one_in(3);
   if (draw.one_in(3)) draw_delta_nets(draw, limits, c);
