@@ -135,6 +135,7 @@ void Cuda::State::forget_step() {
   joining = chaining = false;
   waiting.reset();
   chain.clear();
+  narrow = {};
   routing.alone = false;
   next_count = 0;
   expected = {};
@@ -296,14 +297,20 @@ void Cuda::add_normed(const Matrix& y, const Matrix& weight, float eps, Matrix& 
 
 void Cuda::linear(Acts input, std::span<const std::pair<const Linear*, Matrix*>> weights) {
   State& s = *state_;
-  // Dense weights, such as the small ones of a delta net, come before codes, whose product can wait for its reader.
+  // Dense weights come before codes, whose product can wait for its reader, and those of few outputs go last.
   std::pair<const Linear*, Matrix*> sorted[8];
+  State::Product narrow[cuda::kMostNarrow];
   assert(weights.size() <= std::size(sorted));
   const auto is_dense = [](const auto& output) { return output.first->values.half || output.first->values.single; };
-  size_t dense = 0, count = 0;
+  size_t dense = 0, count = 0, few = 0;
   for (const bool wanted : {true, false})
-    for (const auto& output : weights)
-      if (is_dense(output) == wanted) sorted[count++] = output, dense += wanted;
+    for (const auto& output : weights) {
+      if (is_dense(output) != wanted) continue;
+      if (few < std::size(narrow) && s.is_narrow(input, *output.first))
+        narrow[few++] = {output.first, output.second->data()};
+      else
+        sorted[count++] = output, dense += wanted;
+    }
   const auto multiply = [&](std::span<const std::pair<const Linear*, Matrix*>> some) {
     if (some.empty() || s.defer(input, some, false)) return;
     State::Product products[8];
@@ -312,6 +319,7 @@ void Cuda::linear(Acts input, std::span<const std::pair<const Linear*, Matrix*>>
   };
   multiply({sorted, dense});
   multiply({sorted + dense, count - dense});
+  s.multiply_narrow(input, {narrow, few});
 }
 
 void Cuda::linear_add(Acts input, const Linear& weight, Matrix& x) {
@@ -392,6 +400,9 @@ Cuda::Acts Cuda::turn(Acts acts, const Hadamard& how, const Matrix& signs) {
         cuda::kWidestTurn, how.block());
   s.flush();
   s.write_values();
+  if (acts.values != s.acts.as<float>())
+    cuda::on_device(s.stream, s.acts.data(), acts.values,
+                    static_cast<size_t>(acts.rows * acts.columns) * sizeof(float));
   cuda::turn_rows(s.stream,
                   {how.columns, how.stride, how.doubled * how.stride, how.core, static_cast<float>(how.scale())},
                   signs.data(), acts.rows, s.acts.as<float>());
@@ -426,8 +437,8 @@ Cuda::Acts Cuda::gather(Acts acts, const Order& order) {
 Cuda::Acts Cuda::input(const Matrix& x) {
   State& s = *state_;
   s.flush();
-  const Acts y = s.fresh_acts(s.rows, x.columns);
-  cuda::on_device(s.stream, s.acts.data(), x.data(), static_cast<size_t>(s.rows * x.columns) * sizeof(float));
+  Acts y = s.fresh_acts(s.rows, x.columns);
+  y.values = x.data();
   return y;
 }
 

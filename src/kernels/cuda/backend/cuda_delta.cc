@@ -77,11 +77,13 @@ void Cuda::State::point_to_states() {
 void Cuda::convolve(const Matrix& x, const Matrix& weight, Matrix& y, States& states, int layer) {
   State& s = *state_;
   assert(weight.rows == x.columns && y.columns == x.columns && states.shape.channels == x.columns);
+  const cuda::NarrowProduct along = std::exchange(s.narrow, {});
   s.flush();
   cuda::convolve(
       s.stream, s.delta,
       {x.data(), weight.data(), y.data(), s.rows, static_cast<int>(x.columns), static_cast<int>(weight.columns),
-       slots_of(states.inputs, layer, states.shape.inputs(), states.shape.layers), s.kind == RowKind::prompt});
+       slots_of(states.inputs, layer, states.shape.inputs(), states.shape.layers), s.kind == RowKind::prompt},
+      along);
 }
 
 void Cuda::delta_rule(const Matrix& x, const Matrix& b, const Matrix& a, const Matrix& decay, Matrix& y, States& states,

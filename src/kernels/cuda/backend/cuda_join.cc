@@ -26,11 +26,31 @@ using cuda::LowbitJoin;
 void Cuda::State::flush() {
   if (!chain.empty()) {
     const std::vector<cuda::VectorProduct> products = std::exchange(chain, {});
-    return cuda::vector_chain(stream, products, chain_arrived.as<uint32_t>());
+    cuda::vector_chain(stream, products, chain_arrived.as<uint32_t>());
   }
-  if (!waiting) return;
-  const Waiting w = *std::exchange(waiting, std::nullopt);
-  cuda::lowbit_linear(stream, w.product, {w.upcoming, w.upcoming_count});
+  if (waiting) {
+    const Waiting w = *std::exchange(waiting, std::nullopt);
+    cuda::lowbit_linear(stream, w.product, {w.upcoming, w.upcoming_count});
+  }
+  if (narrow.count > 0) cuda::narrow_product(stream, std::exchange(narrow, {}));
+}
+
+// The products read the same rows as others that may wait, and nothing that those write. They are launched behind them.
+void Cuda::State::multiply_narrow(const Acts& input, std::span<const Product> products) {
+  if (products.empty()) return;
+  if (narrow.count > 0) flush();
+  cuda::NarrowProduct p;
+  p.columns = static_cast<int>(input.columns), p.rows = static_cast<int>(input.rows);
+  if (source_version == input.version && source.norm && !source.taken) {
+    p.x = source.x, p.norm = source.with, p.eps = source.eps;
+  } else {
+    write_values();
+    p.x = input.values;
+  }
+  for (const auto& [w, y] : products)
+    p.outputs[p.count++] = {w->values.half, w->values.single, w->factor, y, static_cast<int>(w->out)};
+  narrow = p;
+  if (!joining) flush();
 }
 
 // Launches the waiting product as one that also makes the blocks of `unwritten`, if `unwritten` is made of its
@@ -90,6 +110,7 @@ bool Cuda::State::defer(const Acts& input, Outputs weights, bool add) {
 }
 
 bool Cuda::State::defer_vectors(const Acts& input, Outputs weights, bool add) {
+  if (narrow.count > 0) flush();
   const cuda::VectorWeight& first = weights[0].first->values.vectors;
   std::vector<Product> products;
   for (const auto& [w, y] : weights) {

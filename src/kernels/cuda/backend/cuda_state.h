@@ -194,6 +194,13 @@ struct Cuda::State {
   std::vector<cuda::VectorProduct> chain;  // either this or `waiting` is empty
   DeviceBuffer chain_arrived;
   bool defer_vectors(const Acts& input, Outputs weights, bool add);
+  // A product of few outputs waits in `narrow` until flush(), or until a convolution takes it along. is_narrow() tells
+  // whether a weight is multiplied so, which does not depend on the number of rows.
+  cuda::NarrowProduct narrow;
+  bool is_narrow(const Acts& input, const cuda::Linear& w) const {
+    return input.kind == RowKind::output && mode != Activations::f32 && !input.whole && w.out <= cuda::kNarrowColumns &&
+           w.in % 4 == 0 && (w.values.half || w.values.single) && !w.bias.data();
+  }
   // Launches what waits. Every operation that launches a kernel, or reads what one wrote, must call it first.
   void flush();
   // Tells whether products of two shapes can go in one launch.
@@ -285,6 +292,7 @@ struct Cuda::State {
   using Product = std::pair<const cuda::Linear*, float*>;
   void multiply_together(const Acts& input, std::span<const Product> products);
   void multiply(const Acts& given, const cuda::Linear& w, float* y, bool add);
+  void multiply_narrow(const Acts& input, std::span<const Product> products);
   // These take weights of one shape, as this input reads them.
   void multiply_many(const Acts& input, std::span<const cuda::LowbitOutput> outputs, const cuda::Rounding& rounding,
                      bool add);

@@ -2,7 +2,10 @@
 //
 // A kernel of kMost weights does what one of fewer weights asks for, with zeros in front of them. A row's sum begins
 // with its oldest input, wherever that comes from, so its bits do not depend on how a sequence is cut into batches.
+//
+// A NarrowProduct of the same rows can go along with a convolution of output rows, in thread blocks of its own.
 #include "kernels/cuda/delta/delta.h"
+#include "kernels/cuda/delta/narrow.cuh"
 #include "kernels/cuda/device/launch.cuh"
 #include "kernels/cuda/linear/layout/prepare.cuh"
 
@@ -79,12 +82,23 @@ struct Window {
 };
 
 // Thread block (i, j) has 256 columns of segment j, whose rows a thread takes one after the other. So a state may be
-// written where it was read. It is read while the kernel in front still runs, as in delta_rows.cu.
-template <int kMost>
+// written where it was read. It is read while the kernel in front still runs, as in delta_rows.cu. The thread blocks
+// behind the `own` first ones have kEach columns each of the product that goes along, if kEach is not 0.
+template <int kMost, int kEach>
 __global__ void __launch_bounds__(kConvolveThreads)
-    convolve_segments(const __grid_constant__ DeltaRows rows, const __grid_constant__ Convolution c) {
+    convolve_segments(const __grid_constant__ DeltaRows rows, const __grid_constant__ Convolution c, int own,
+                      const __grid_constant__ NarrowProduct along) {
   ptx::allow_dependents();
   const DeltaSegment segment = rows.segments[blockIdx.y];
+  if constexpr (kEach > 0) {
+    if (const int i = static_cast<int>(blockIdx.x) - own; i >= 0) {
+      __shared__ NarrowScratch<kEach> scratch;
+      NarrowColumns<kEach> columns(along, i * kEach);
+      ptx::dependency_wait();
+      for (int row = 0; row < segment.rows; ++row) narrow_row(along, segment.first_row + row, columns, scratch);
+      return;
+    }
+  }
   const int column = static_cast<int>(blockIdx.x * kConvolveThreads + threadIdx.x);
   const bool has = column < c.channels && segment.rows > 0;
   Window<kMost> window(c, min(column, c.channels - 1));
@@ -137,12 +151,18 @@ __global__ void __launch_bounds__(kConvolveThreads)
 }
 
 template <int kMost>
-void launch_convolution(Stream stream, const DeltaRows& rows, const Convolution& c) {
-  const dim3 segments(static_cast<unsigned>((c.channels + kConvolveThreads - 1) / kConvolveThreads),
-                      static_cast<unsigned>(rows.count));
-  if (!c.of_prompt)
-    return launch("a convolution", stream, segments, kConvolveThreads, 0, convolve_segments<kMost>, rows, c);
+void launch_convolution(Stream stream, const DeltaRows& rows, const Convolution& c, const NarrowProduct& along) {
+  static_assert(kNarrowThreads == kConvolveThreads);
+  const int own = (c.channels + kConvolveThreads - 1) / kConvolveThreads, each = narrow_columns_each(along.rows);
+  const dim3 segments(static_cast<unsigned>(own), static_cast<unsigned>(rows.count));
   dim3 all = segments;
+  if (!c.of_prompt) {
+    all.x += static_cast<unsigned>(narrow_blocks(along, each));
+    const auto kernel = along.count == 0 ? convolve_segments<kMost, 0>
+                        : each == 2      ? convolve_segments<kMost, 2>
+                                         : convolve_segments<kMost, 8>;
+    return launch("a convolution", stream, all, kConvolveThreads, 0, kernel, rows, c, own, along);
+  }
   all.z = static_cast<unsigned>((c.n + kRowsOfBlock - 1) / kRowsOfBlock);
   launch("a convolution", stream, all, kConvolveThreads, 0, convolve_rows<kMost>, rows, c);
   launch("keeping inputs", stream, segments, kConvolveThreads, 0, keep_inputs<kMost>, rows, c);
@@ -150,9 +170,9 @@ void launch_convolution(Stream stream, const DeltaRows& rows, const Convolution&
 
 }  // namespace
 
-void convolve(Stream stream, const DeltaRows& rows, const Convolution& c) {
-  if (c.kernel <= 4) return launch_convolution<4>(stream, rows, c);
-  launch_convolution<kWidestConvolution>(stream, rows, c);
+void convolve(Stream stream, const DeltaRows& rows, const Convolution& c, const NarrowProduct& along) {
+  if (c.kernel <= 4) return launch_convolution<4>(stream, rows, c, along);
+  launch_convolution<kWidestConvolution>(stream, rows, c, along);
 }
 
 }  // namespace fidelio::cuda

@@ -4,6 +4,7 @@
 #pragma once
 #include <cstdint>
 
+#include "kernels/cuda/delta/narrow.h"
 #include "kernels/cuda/rows/ops.h"
 #include "step/gate.h"
 
@@ -45,7 +46,8 @@ struct Convolution {
   StateSlots inputs;
   bool of_prompt;  // segments may have many rows
 };
-void convolve(Stream stream, const DeltaRows& rows, const Convolution& c);
+// A product of the step's rows goes along with a convolution of output rows; the rows of prompts have none.
+void convolve(Stream stream, const DeltaRows& rows, const Convolution& c, const NarrowProduct& along = {});
 
 // A DeltaRule is what op::DeltaRule does. x (n, channels) has q and k of all key heads, then v of all value heads; y is
 // (n, heads, value_dim), and the states are (heads, key_dim, value_dim).
