@@ -148,7 +148,7 @@ concept Backend = requires(B b, const LinearWeight& weight, const typename B::Li
   // matrix. `signs` are the entries +1 and -1 of the matrix's core (core, core), and are empty if the core is 1.
   { b.turn(acts, hadamard, input) } -> std::same_as<typename B::Acts>;
   // make_order(columns, kept) makes an order of columns. gather(a, order) puts the columns of the newest Acts in it;
-  // those that are kept in 8 bits come last and twice (ModelConfig::kept_columns). `kept` divides the number of columns.
+  // those that are kept in 8 bits come last and twice (ModelConfig::kept_columns). `kept` divides the columns' number.
   { b.make_order(std::span<const int32_t>(), int64_t{0}) } -> std::same_as<typename B::Order>;
   { b.gather(acts, order) } -> std::same_as<typename B::Acts>;
   // read(a, to) copies Acts to the host in FP32, for calibration. input(x) is the inverse: it makes Acts of a matrix
