@@ -68,6 +68,20 @@ struct DeltaNet {
   int64_t channels() const { return 2 * keys() + values(); }  // of the convolution: q, k and v of all heads
 };
 
+// Scoring says what a router makes of the logits of a row: their softmax, or the sigmoid of each.
+enum class Scoring : uint8_t { softmax, sigmoid };
+
+// A Router says how experts are chosen and summed, besides their numbers. RoutingRule (step/routes.h) has the law.
+struct Router {
+  Scoring scoring = Scoring::softmax;
+  bool bias = false;                   // its logits have a bias
+  bool corrected = false;              // a bias of each expert's score counts for the choice and not for the share
+  bool scaled = false;                 // the share of each expert has a factor of its own
+  int groups = 1, groups_per_row = 1;  // a row's experts are of so many groups
+  double factor = 1;                   // all shares are multiplied by it
+  bool operator==(const Router&) const = default;
+};
+
 // The number of the predictor's layer (ModelConfig::predictor), which is none of the layers [0, L).
 inline constexpr int kPredictorLayer = -2;
 
@@ -93,12 +107,12 @@ struct ModelConfig {
   // The query at position p is multiplied by 1 + query_growth log(1 + floor(p / rope.original_max_positions))
   // (Ministral 3). With 0 it is left as it is.
   double query_growth = 0;
-  // A mixture of experts has E = `experts` MLPs in place of one, and each row passes the k = `experts_per_row` whose
-  // logits from the layer's router are largest. Their outputs are summed with the weights of the router's softmax. If
-  // `renormalised` is true, the weights of the k chosen experts are scaled to sum to 1. With E = 0 there is one MLP
-  // and no router.
+  // A mixture of experts has E = `experts` MLPs in place of one, and each row passes the k = `experts_per_row` that the
+  // layer's router scores highest. Their outputs are summed with their scores as weights. If `renormalised` is true,
+  // the weights of the k chosen experts are scaled to sum to 1. With E = 0 there is one MLP and no router.
   int experts = 0, experts_per_row = 0;
   bool renormalised = false;
+  Router router;
   // In a model with experts, f is the ffn dim of an expert. dense_f is that of the layers without experts, and shared_f
   // that of an MLP that every row passes besides its experts, times the sigmoid of a gate of its own. 0 means there is
   // none.

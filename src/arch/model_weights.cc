@@ -116,6 +116,40 @@ std::vector<std::string> router_names(const ModelConfig& c) {
   return names;
 }
 
+std::vector<RouterTensor> router_tensors(const ModelConfig& c) {
+  std::vector<RouterTensor> tensors;
+  if (c.router.bias) tensors.push_back(RouterTensor::bias);
+  if (c.router.corrected) tensors.push_back(RouterTensor::correction);
+  if (c.router.scaled) tensors.push_back(RouterTensor::scale);
+  return tensors;
+}
+
+std::string router_name(const ModelConfig& c, int layer, RouterTensor which) {
+  const std::string weight = router_name(c, layer), module = weight.substr(0, weight.rfind('.'));
+  switch (which) {
+    case RouterTensor::bias:
+      return module + ".bias";
+    case RouterTensor::correction:
+      // Mixtral's descendants keep it beside the router.
+      if (c.blocks.experts == ExpertFiles::lettered)
+        return module.substr(0, module.rfind('.')) + ".e_score_correction_bias";
+      return module + ".e_score_correction_bias";
+    case RouterTensor::scale:
+      break;
+  }
+  return module.substr(0, module.rfind('.')) + ".per_expert_scale";
+}
+
+std::vector<std::pair<std::string, Shape>> tensors_of_routers(const ModelConfig& c) {
+  std::vector<std::pair<std::string, Shape>> tensors;
+  for (const int layer : routed_layers(c)) {
+    tensors.emplace_back(router_name(c, layer), Shape{c.experts, c.d});
+    for (const RouterTensor which : router_tensors(c))
+      tensors.emplace_back(router_name(c, layer, which), Shape{c.experts});
+  }
+  return tensors;
+}
+
 std::vector<int> routed_layers(const ModelConfig& c) {
   std::vector<int> layers;
   for (int i = 0; i < c.L; ++i)

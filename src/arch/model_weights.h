@@ -43,6 +43,13 @@ int64_t norm_size(const ModelConfig& config, Norm which);
 // Returns the layers whose MLP is a mixture of experts, and the tensor names of their routers.
 std::vector<int> routed_layers(const ModelConfig& config);
 std::vector<std::string> router_names(const ModelConfig& config);
+// A RouterTensor is a vector (E) that a router has besides its matrix: the bias of its logits, the correction of scores
+// for the choice, and the factors on shares (Router in model_config.h).
+enum class RouterTensor : uint8_t { bias, correction, scale };
+std::vector<RouterTensor> router_tensors(const ModelConfig& config);  // those that its routers have
+std::string router_name(const ModelConfig& config, int layer, RouterTensor which);
+// Returns all tensors of the routers of the model's layers, matrices and vectors, with their shapes.
+std::vector<std::pair<std::string, Shape>> tensors_of_routers(const ModelConfig& config);
 // A DeltaTensor is a tensor of a delta net that no linear reads: the convolution (channels, 1, kernel), the logarithm
 // of the decay's rate (value_heads), and the bias of its step (value_heads).
 enum class DeltaTensor : uint8_t { convolution, log_rate, step_bias };

@@ -150,7 +150,10 @@ Checkpoint Checkpoint::open(ModelSource source) {
         declared.empty() ? std::string() : to_string(declared.begin()->first));
   for (auto [layer, which] : norms_of(c.config_)) c.norm(layer, which);
   for (const LinearId id : kept_linears_of(c.config_)) c.format(id);
-  for (const int layer : routed_layers(c.config_)) c.router(layer);
+  for (const int layer : routed_layers(c.config_)) {
+    c.router(layer);
+    for (const RouterTensor which : router_tensors(c.config_)) c.router(layer, which);
+  }
   for (const auto& [layer, which] : predictor_norms_of(c.config_)) c.norm(layer, which);
   if (c.config_.predictor && has_experts(c.config_, kPredictorLayer)) c.router(kPredictorLayer);
   for (const int layer : delta_layers(c.config_))
@@ -278,7 +281,16 @@ LinearWeight Checkpoint::router(int layer) const {
   const Shape expected{config_.experts, config_.d};
   check(stored.view.shape == expected, "{} has shape {}, expected {}", name, to_string(stored.view.shape),
         to_string(expected));
-  return make_dense(as_f32(stored));
+  LinearWeight router = make_dense(as_f32(stored));
+  if (config_.router.bias) {
+    router.bias = OwnedTensor::allocate(DType::f32, {config_.experts});
+    std::ranges::copy(this->router(layer, RouterTensor::bias), router.bias.as<float>().begin());
+  }
+  return router;
+}
+
+std::vector<float> Checkpoint::router(int layer, RouterTensor which) const {
+  return floats(router_name(config_, layer, which), {config_.experts});
 }
 
 std::vector<int32_t> Checkpoint::order(int layer, const Stop& stop) const {
@@ -341,7 +353,7 @@ int64_t Checkpoint::parameters() const {
   for (LinearId id : linears_of(config_))
     n += elements_of(config_, id) + (has_bias(config_, id.role) ? shape_of(config_, id)[0] : 0);
   for (auto [layer, which] : norms_of(config_)) n += norm_size(config_, which);
-  n += std::ssize(routed_layers(config_)) * config_.experts * config_.d;
+  for (const auto& [name, shape] : tensors_of_routers(config_)) n += shape.elements();
   for (const LinearId id : fixed_linears_of(config_)) n += elements_of(config_, id);
   for (const DeltaTensor which : kDeltaTensors)
     n += std::ssize(delta_layers(config_)) * delta_shape(config_, which).elements();
@@ -474,7 +486,7 @@ void write_checkpoint(const std::string& folder, const Checkpoint& source,
     declare(id, allocate_weight(source.format(id), shape[0], shape[1]),
             [&source](LinearId i) { return source.linear(i); });
   }
-  for (const std::string& router : router_names(c)) beside(router);
+  for (const auto& [name, shape] : tensors_of_routers(c)) beside(name);
   if (c.predictor && has_experts(c, kPredictorLayer)) beside(router_name(c, kPredictorLayer));
   for (const int layer : delta_layers(c))
     for (const DeltaTensor which : kDeltaTensors) beside(delta_name(layer, which));

@@ -43,8 +43,9 @@ class Checkpoint {
   LinearWeight linear(LinearId id) const;  // Its tensors are views into the mapped file.
   // These are the factors to multiply by, whatever the family stores.
   std::vector<float> norm(int layer, Norm which) const;
-  std::vector<float> delta(int layer, DeltaTensor which) const;  // of a layer with a delta net
-  LinearWeight router(int layer) const;                          // It is (E, d), in F32.
+  std::vector<float> delta(int layer, DeltaTensor which) const;    // of a layer with a delta net
+  LinearWeight router(int layer) const;                            // It is (E, d), in F32, with the bias of its logits.
+  std::vector<float> router(int layer, RouterTensor which) const;  // (E), of a router that has it
   // Returns, for a model with kept columns, which column of the input each column of the weights at this stop (a group
   // of linears that read one input) uses (order_name()). The kept columns come last and occur twice.
   std::vector<int32_t> order(int layer, const Stop& stop) const;

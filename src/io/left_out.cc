@@ -21,7 +21,7 @@ std::set<std::string> names_of(const ModelConfig& config, const TensorFiles& fil
     if (has_bias(config, id.role)) names.insert(stored_name(files, bias_name(id)));
   }
   for (const auto& [layer, norm] : norms_of(config)) names.insert(stored_name(files, norm_name(config, layer, norm)));
-  for (const std::string& router : router_names(config)) names.insert(stored_name(files, router));
+  for (const auto& [name, shape] : tensors_of_routers(config)) names.insert(stored_name(files, name));
   for (const LinearId id : kept_linears_of(config)) {
     names.insert(stored_name(files, weight_name(id)));
     names.insert(stored_name(files, fused_name(config, id).weight));

@@ -176,7 +176,7 @@ int64_t fixed_bytes(const Checkpoint& source, const std::vector<LinearGroup>& gr
   }
   for (const auto& [layer, norm] : norms_of(source.config()))
     bytes += source.tensor(norm_name(source.config(), layer, norm)).view.bytes();
-  for (const std::string& router : router_names(source.config())) bytes += source.tensor(router).view.bytes();
+  for (const auto& [name, shape] : tensors_of_routers(source.config())) bytes += source.tensor(name).view.bytes();
   for (const LinearId id : kept_linears_of(source.config())) {
     const Shape shape = shape_of(source.config(), id);
     bytes += stored_bytes(source.format(id), shape[0], shape[1]);

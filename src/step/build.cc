@@ -21,7 +21,9 @@ class Builder {
     p_.attention = attention_shape(c_, context, predictor_);
     p_.deltas = delta_layers(c_);
     p_.state = state_shape(c_, predictor_);
-    p_.routing = {c_.experts, c_.experts_per_row, c_.renormalised};
+    p_.routing = {c_.experts,        c_.experts_per_row,       c_.renormalised,
+                  c_.router.scoring, c_.router.corrected,      c_.router.scaled,
+                  c_.router.groups,  c_.router.groups_per_row, c_.router.factor};
     if (c_.rotated) p_.hadamards = {heads_turn(c_), gated_turn(c_)};
   }
 

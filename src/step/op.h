@@ -121,7 +121,7 @@ struct Reorder {  // to = the columns of `from` in another order, those kept in 
   ValueId from, to;
   int order;  // Program::orders
 };
-struct Route {  // logits = router(from), and each row chooses its k experts by them
+struct Route {  // logits = router(from) + its bias, and each row chooses its k experts by them (RoutingRule)
   ValueId from, logits;
   int router;                      // Program::routers
   std::vector<ExpertsId> readers;  // the experts that the chosen rows meet

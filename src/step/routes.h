@@ -11,14 +11,34 @@
 #include <cstdint>
 #include <vector>
 
+#include "arch/model_config.h"
+
 namespace fidelio {
 
+// A RoutingRule says how a row's experts and their shares follow from the router's logits.
+//
+//   score    the softmax over all E logits, or the sigmoid of each
+//   choice   the k experts of the largest logits; or, where the rule is corrected or has groups, of the largest
+//            score + correction, among the experts of the groups_per_row groups whose two largest sum to most
+//   share    the score, over the sum of the k scores if renormalised, times factor, times the expert's scale if scaled
+//
+// The corrections and scales of the experts are a router's adjustments (2, E): what is added to scores for the choice
+// alone, and then the factors on shares. They are empty where the rule reads neither.
 struct RoutingRule {
   int experts = 0;  // E
   int per_row = 0;  // k
-  // The k shares of a row are scaled to sum to 1; otherwise they are those of the softmax over all E.
   bool renormalised = false;
+  Scoring scoring = Scoring::softmax;
+  bool corrected = false, scaled = false;
+  int groups = 1, groups_per_row = 1;  // groups are of E / groups experts that lie together, at least two
+  double factor = 1;
+
+  // Tells whether the experts are chosen by their scores; otherwise their logits say the same.
+  bool by_score() const { return corrected || groups > 1; }
+  bool is_adjusted() const { return corrected || scaled; }
 };
+// A sum of sigmoids is at least this, so that shares are numbers (transformers adds it).
+inline constexpr double kLeastScores = 1e-20;
 
 // ExpertRows are the slots of one expert.
 struct ExpertRows {

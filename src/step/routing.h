@@ -7,8 +7,9 @@
 
 namespace fidelio {
 
-// Chooses experts from logits (n, E). Among equal logits the first expert's comes first; NaN comes last.
-void route(std::span<const float> logits, const RoutingRule& rule, Routes& routes);
+// Chooses experts from logits (n, E), with the adjustments of the rule. Among equals the first expert's comes first;
+// NaN comes last.
+void route(std::span<const float> logits, const RoutingRule& rule, std::span<const float> adjustments, Routes& routes);
 // Makes `routes` from chosen experts (n, k), ascending in each row, and their shares (n, k).
 void deal(std::span<const int32_t> experts, std::span<const float> shares, const RoutingRule& rule, Routes& routes);
 // Returns routes without shares that give each of these rows a slot of its own. They serve Backend::routed alone.

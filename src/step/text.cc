@@ -156,9 +156,15 @@ class Writer {
     return fmt::format("reorder   {} <- {}, {}.order", value(o.to), value(o.from), stop_name(order.layer, *order.stop));
   }
   std::string describe(const op::Route& o) const {
+    const RoutingRule& rule = p_.routing;
+    std::string how = rule.scoring == Scoring::sigmoid ? ", sigmoid" : "";
+    if (rule.corrected) how += ", corrected";
+    if (rule.groups > 1) how += fmt::format(", {} of {} groups", rule.groups_per_row, rule.groups);
+    if (rule.renormalised) how += ", renormalised";
+    if (rule.factor != 1) how += fmt::format(", times {}", rule.factor);
+    if (rule.scaled) how += ", scaled";
     return fmt::format("route     {} <- {}, layers.{}.router, {} of {}{}", value(o.logits), value(o.from),
-                       p_.routers[static_cast<size_t>(o.router)], p_.routing.per_row, p_.routing.experts,
-                       p_.routing.renormalised ? ", renormalised" : "");
+                       p_.routers[static_cast<size_t>(o.router)], rule.per_row, rule.experts, how);
   }
   std::string describe(const op::Take& o) const {
     return fmt::format("take      {} <- {}", value(o.to), value(o.from));

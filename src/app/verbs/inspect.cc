@@ -20,7 +20,7 @@ nlohmann::json kept_as_they_are(const Checkpoint& c) {
   int64_t tensors = 0, bytes = 0;
   const auto add = [&](int64_t size) { ++tensors, bytes += size; };
   for (const LinearId id : fixed_linears_of(m)) add(stored_bytes(c.format(id), shape_of(m, id)[0], shape_of(m, id)[1]));
-  for (const std::string& router : router_names(m)) add(c.tensor(router).view.bytes());
+  for (const auto& [name, shape] : tensors_of_routers(m)) add(c.tensor(name).view.bytes());
   for (const int layer : delta_layers(m))
     for (const DeltaTensor which : kDeltaTensors) add(c.tensor(delta_name(layer, which)).view.bytes());
   return {{"tensors", tensors}, {"bytes", bytes}};

@@ -135,6 +135,10 @@ void append_beside(const ModelConfig& config, const std::vector<float>& quantile
     tensors.push_back(constant_tensor(norm_name(config, layer, norm), Shape{norm_size(config, norm)},
                                       config.blocks.norm_plus_one && norm != Norm::delta ? 0 : 1));
   for (const std::string& router : router_names(config)) random(router, {config.experts, config.d}, config.d);
+  for (const int layer : routed_layers(config))
+    for (const RouterTensor which : router_tensors(config))
+      tensors.push_back(constant_tensor(router_name(config, layer, which), Shape{config.experts},
+                                        which == RouterTensor::scale ? 1 : 0));
   for (LinearId id : fixed_linears_of(config)) random(weight_name(id), shape_of(config, id), config.d);
   for (const int layer : delta_layers(config)) {
     random(delta_name(layer, DeltaTensor::convolution), delta_shape(config, DeltaTensor::convolution),

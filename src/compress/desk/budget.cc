@@ -43,7 +43,7 @@ int64_t Budget::header_bytes(const std::map<LinearId, FormatSpec>& formats) cons
   }
   for (const auto& [layer, norm] : norms_of(config))
     bytes += static_cast<int64_t>(norm_name(config, layer, norm).size()) + 96;
-  for (const std::string& router : router_names(config)) bytes += static_cast<int64_t>(router.size()) + 116;
+  for (const auto& [name, shape] : tensors_of_routers(config)) bytes += static_cast<int64_t>(name.size()) + 116;
   for (const LinearId id : predictor_linears_of(config)) bytes += static_cast<int64_t>(weight_name(id).size()) + 200;
   for (const LinearId id : fixed_linears_of(config)) bytes += static_cast<int64_t>(weight_name(id).size()) + 116;
   for (const int layer : delta_layers(config))

@@ -160,8 +160,8 @@ void append_small_tensors(const Checkpoint& source, std::vector<TensorToWrite>& 
   for (auto [layer, which] : norms_of(source.config()))
     tensors.push_back(
         to_write(norm_name(source.config(), layer, which), source.tensor(norm_name(source.config(), layer, which))));
-  for (const std::string& router : router_names(source.config()))
-    tensors.push_back(to_write(router, source.tensor(router)));
+  for (const auto& [name, shape] : tensors_of_routers(source.config()))
+    tensors.push_back(to_write(name, source.tensor(name)));
   for (const LinearId id : fixed_linears_of(source.config())) tensors.push_back(dense_tensor(source, id));
   for (const int layer : delta_layers(source.config()))
     for (const DeltaTensor which : kDeltaTensors)

@@ -304,7 +304,11 @@ std::vector<GgufTensor> tensors_of(const Checkpoint& source, bool exact) {
   }
   for (auto [layer, which] : norms_of(source.config()))
     tensors.push_back(vector_tensor(gguf::tensor_name(source.config(), layer, which), source.norm(layer, which)));
-  for (const int layer : routed_layers(source.config())) tensors.push_back(router_tensor(source, layer));
+  for (const int layer : routed_layers(source.config())) {
+    tensors.push_back(router_tensor(source, layer));
+    for (const RouterTensor which : router_tensors(source.config()))
+      tensors.push_back(vector_tensor(gguf::router_tensor_name(layer, which), source.router(layer, which)));
+  }
   for (const int layer : delta_layers(source.config())) append_delta(source, layer, tensors);
   append_fixed(source, tensors);
   if (source.config().rope.type == RopeType::llama3)

@@ -61,6 +61,11 @@ std::string older_expert_name(LinearId id) { return fmt::format("blk.{}.{}.{}", 
 
 std::string router_tensor_name(int layer) { return fmt::format("blk.{}.ffn_gate_inp.weight", layer); }
 
+std::string router_tensor_name(int layer, RouterTensor which) {
+  constexpr std::string_view kNames[] = {"ffn_gate_inp.bias", "exp_probs_b.bias", "ffn_down_exps.scale"};
+  return fmt::format("blk.{}.{}", layer, kNames[static_cast<size_t>(which)]);
+}
+
 std::string fused_gates_name(int layer) { return fmt::format("blk.{}.ssm_ba", layer); }
 
 std::string tensor_name(int layer, DeltaTensor which) {

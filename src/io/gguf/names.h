@@ -15,6 +15,7 @@ namespace fidelio::gguf {
 std::string tensor_name(LinearId id);
 std::string older_expert_name(LinearId id);  // Older files had a tensor for each expert: "blk.3.ffn_gate.5".
 std::string router_tensor_name(int layer);
+std::string router_tensor_name(int layer, RouterTensor which);
 std::string fused_gates_name(int layer);  // It holds b and a of a delta net where they are one (io/gguf/orders.h).
 std::string tensor_name(const ModelConfig& config, int layer, Norm norm);
 std::string tensor_name(int layer, DeltaTensor which);

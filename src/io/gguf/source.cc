@@ -229,6 +229,12 @@ class Finder {
           m->columns, m->dimensions, config_.experts, config_.d);
     return {file_, *m, 0, m->rows, {}, {}};
   }
+  Rows router(int layer, RouterTensor which) {
+    const std::string name = router_tensor_name(layer, which);
+    const StoredMatrix* m = find(name);
+    check(m != nullptr, "{}: no tensor \"{}\"", file_->path(), name);
+    return vector(*m, name, config_.experts, {});
+  }
   Rows bias(LinearId id) {
     const std::string name = tensor_name(id) + ".bias";
     const StoredMatrix* m = find(name);
@@ -361,8 +367,11 @@ void add_small_tensors(const ModelConfig& config, Finder& finder, Vectors& vecto
   for (auto [layer, which] : norms_of(config))
     vectors.add(norm_name(config, layer, which), finder.norm(layer, which),
                 has_one_added(config, which) ? [](float x) { return x - 1; } : Vectors::Change{});
-  for (const int layer : routed_layers(config))
+  for (const int layer : routed_layers(config)) {
     vectors.add_matrix(router_name(config, layer), finder.router(layer), Shape{config.experts, config.d});
+    for (const RouterTensor which : router_tensors(config))
+      vectors.add(router_name(config, layer, which), finder.router(layer, which));
+  }
   for (const LinearId id : fixed_linears_of(config))
     vectors.add_matrix(weight_name(id), finder.matrix(id), shape_of(config, id));
   for (const int layer : delta_layers(config)) {

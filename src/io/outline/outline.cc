@@ -23,7 +23,7 @@ class OutlineTensors final : public TensorFiles {
       if (has_bias(c, id.role)) shapes_[bias_name(id)] = Shape{shape_of(c, id)[0]};
     }
     for (const auto& [layer, which] : norms_of(c)) shapes_[norm_name(c, layer, which)] = Shape{norm_size(c, which)};
-    for (const std::string& router : router_names(c)) shapes_[router] = Shape{c.experts, c.d};
+    for (const auto& [name, shape] : tensors_of_routers(c)) shapes_[name] = shape;
     for (const LinearId id : fixed_linears_of(c)) shapes_[weight_name(id)] = shape_of(c, id);
     for (const int layer : delta_layers(c))
       for (const DeltaTensor which : kDeltaTensors) shapes_[delta_name(layer, which)] = delta_shape(c, which);

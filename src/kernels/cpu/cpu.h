@@ -116,7 +116,8 @@ class Cpu {
   Experts experts(std::span<const Linear* const> weights) { return {{weights.begin(), weights.end()}}; }
   // Followers are the experts whose products read the rows that a choice deals out.
   using Followers = std::span<const Experts* const>;
-  void route(const Matrix& x, const Linear& router, const RoutingRule& rule, Followers next, Matrix& logits);
+  void route(const Matrix& x, const Linear& router, const Matrix& adjustments, const RoutingRule& rule, Followers next,
+             Matrix& logits);
   bool routes_alone(const RoutingRule&, Followers) const { return true; }  // nothing is recorded on a CPU
   void follow(const Routes& routes);
   const Routes& routes() const;

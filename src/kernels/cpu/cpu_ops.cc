@@ -165,11 +165,13 @@ Cpu::Acts Cpu::gated(const Matrix& gate, const Matrix& up, Gate how, int64_t row
   return out;
 }
 
-void Cpu::route(const Matrix& x, const Linear& router, const RoutingRule& rule, Followers, Matrix& logits) {
+void Cpu::route(const Matrix& x, const Linear& router, const Matrix& adjustments, const RoutingRule& rule, Followers,
+                Matrix& logits) {
   const std::pair<const Linear*, Matrix*> product[] = {{&router, &logits}};
   const Acts acts = input(x);
   linear(acts, product);
-  fidelio::route({logits.data(), static_cast<size_t>(acts.rows * rule.experts)}, rule, state_->routes);
+  fidelio::route({logits.data(), static_cast<size_t>(acts.rows * rule.experts)}, rule,
+                 {adjustments.data(), static_cast<size_t>(adjustments.rows * adjustments.columns)}, state_->routes);
 }
 void Cpu::follow(const Routes& routes) { state_->routes = routes; }
 const Routes& Cpu::routes() const { return state_->routes; }

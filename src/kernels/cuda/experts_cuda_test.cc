@@ -6,6 +6,7 @@
 #include <cmath>
 #include <limits>
 #include <numeric>
+#include <tuple>
 
 #include "core/rng.h"
 #include "formats/linear_weight.h"
@@ -89,15 +90,53 @@ TEST_F(CudaExperts, AreChosenAsTheHostChooses) {
         const Cuda::Linear router = dense(E, d);
         Cuda::Matrix logits = b().allocate(n, E);
         const RoutingRule rule{E, k, renormalised};
-        b().route(x, router, rule, {}, logits);
+        b().route(x, router, {}, rule, {}, logits);
         Routes expected;
-        route(values_of(logits, n), rule, expected);
+        route(values_of(logits, n), rule, {}, expected);
         const Routes& got = b().routes();
         EXPECT_EQ(got.rows, expected.rows);
         EXPECT_EQ(got.slots, expected.slots);
         for (size_t i = 0; i < got.shares.size(); ++i)
           ASSERT_NEAR(got.shares[i], expected.shares[i], expected.shares[i] * 0x1p-22) << E << " " << i;
       }
+}
+
+// The same for every other rule: sigmoids, corrections, groups, factors and scales.
+TEST_F(CudaExperts, AreChosenByEveryRuleAsTheHostChooses) {
+  for (const auto& [E, groups, kept] : {std::tuple(12, 1, 1), std::tuple(64, 8, 3), std::tuple(160, 1, 1),
+                                        std::tuple(300, 15, 4), std::tuple(96, 32, 16)})
+    for (int kind = 0; kind < 16; ++kind) {
+      const RoutingRule rule{E,
+                             4,
+                             (kind & 1) != 0,
+                             kind & 2 ? Scoring::sigmoid : Scoring::softmax,
+                             (kind & 4) != 0,
+                             (kind & 8) != 0,
+                             groups,
+                             kept,
+                             kind & 8 ? 2.5 : 1};
+      const int64_t n = 29, d = 200;
+      b().reserve(n * rule.per_row, d, 256);
+      begin(n, kind & 4 ? RowKind::output : RowKind::prompt);
+      const Cuda::Matrix x = matrix(normals(n * d, 1), d);
+      OwnedTensor weight = OwnedTensor::allocate(DType::f32, {E, d}), bias = OwnedTensor::allocate(DType::f32, {E});
+      std::ranges::copy(normals(E * d, 0.1), weight.as<float>().begin());
+      std::ranges::copy(normals(E, 0.3), bias.as<float>().begin());
+      LinearWeight biased = make_dense(std::move(weight));
+      if (kind & 1) biased.bias = std::move(bias);
+      const Cuda::Linear router = b().pack(biased);
+      const std::vector<float> adjustments = normals(2 * E, 0.2);
+      const Cuda::Matrix uploaded = matrix(adjustments, E);
+      Cuda::Matrix logits = b().allocate(n, E);
+      b().route(x, router, uploaded, rule, {}, logits);
+      Routes expected;
+      route(values_of(logits, n), rule, adjustments, expected);
+      const Routes& got = b().routes();
+      EXPECT_EQ(got.rows, expected.rows) << E << " " << kind;
+      EXPECT_EQ(got.slots, expected.slots) << E << " " << kind;
+      for (size_t i = 0; i < got.shares.size(); ++i)
+        ASSERT_NEAR(got.shares[i], expected.shares[i], std::abs(expected.shares[i]) * 0x1p-22) << E << " " << kind;
+    }
 }
 
 TEST_F(CudaExperts, EqualLogitsAndNoNumbersAreChosenAsTheHostChooses) {
@@ -116,9 +155,9 @@ TEST_F(CudaExperts, EqualLogitsAndNoNumbersAreChosenAsTheHostChooses) {
     begin(1, RowKind::output);
     const Cuda::Matrix x = matrix({1, 0, 0, 0}, 4);
     Cuda::Matrix to = b().allocate(1, 4);
-    b().route(x, router, {4, 2, true}, {}, to);
+    b().route(x, router, {}, {4, 2, true}, {}, to);
     Routes expected;
-    route(logits, {4, 2, true}, expected);
+    route(logits, {4, 2, true}, {}, expected);
     ASSERT_EQ(b().routes().groups.size(), expected.groups.size()) << row;
     for (size_t i = 0; i < expected.groups.size(); ++i)
       EXPECT_EQ(b().routes().groups[i].expert, expected.groups[i].expert) << row;
@@ -160,7 +199,7 @@ TEST_F(CudaExperts, GiveARowTheSameBitsInEveryWay) {
                    y = b().allocate(n * k, c.d);
       const auto pass = [&](const Cuda::Matrix& x, bool alone) {
         const Cuda::Experts* const next[] = {&gate, &up, &down};
-        b().route(x, router, {E, k, true}, std::span(next).first(alone ? 3 : 0), logits);
+        b().route(x, router, {}, {E, k, true}, std::span(next).first(alone ? 3 : 0), logits);
         const auto in = b().routed(x);
         const RoutedProduct<Cuda::Experts, Cuda::Matrix> gate_up[] = {{&gate, &g}, {&up, &u}}, last[] = {{&down, &y}};
         b().linear_routed(in, gate_up);
@@ -225,7 +264,7 @@ TEST_F(CudaExperts, GiveAPromptsRowTheSameBitsInEveryWay) {
       const Cuda::Matrix x = matrix(own, d);
       Cuda::Matrix sum = matrix(own, d);
       const Cuda::Experts* const next[] = {&experts[0], &experts[1], &experts[2]};
-      b().route(x, router, {E, k, false}, std::span(next).first(alone ? 3 : 0), logits);
+      b().route(x, router, {}, {E, k, false}, std::span(next).first(alone ? 3 : 0), logits);
       const auto in = b().routed(x);
       const RoutedProduct<Cuda::Experts, Cuda::Matrix> gate_up[] = {{&experts[0], &g}, {&experts[1], &u}},
                                                        last[] = {{&experts[2], &y}};
@@ -284,7 +323,7 @@ TEST_F(CudaExperts, OfAnyFormatAreSummedUnderTheirShares) {
     Cuda::Matrix logits = b().allocate(n, E), y = b().allocate(n * k, d),
                  sum = matrix(std::vector<float>(n * d, 1.0f), d);
     const Cuda::Experts* const next[] = {&down};
-    b().route(x, router, {E, k, false}, next, logits);
+    b().route(x, router, {}, {E, k, false}, next, logits);
     const Routes routes = b().routes();
     const RoutedProduct<Cuda::Experts, Cuda::Matrix> product[] = {{&down, &y}};
     b().linear_routed(b().routed(x), product);

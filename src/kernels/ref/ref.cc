@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
+#include <limits>
 #include <numbers>
 #include <numeric>
 
@@ -144,16 +146,67 @@ std::vector<double> turned(std::span<const double> x, const Hadamard& how, int64
   return y;
 }
 
-std::vector<ChosenExpert> route(std::span<const double> logits, int64_t k, bool renormalised) {
-  std::vector<int64_t> order(logits.size());
+namespace {
+
+std::vector<double> scores_of(std::span<const double> logits, const RoutingRule& rule) {
+  if (rule.scoring == Scoring::softmax) return softmax(logits);
+  std::vector<double> scores;
+  for (const double logit : logits) scores.push_back(1 / (1 + std::exp(-logit)));
+  return scores;
+}
+
+// The places of the `count` largest, of equal ones the first.
+std::vector<int64_t> largest(std::span<const double> values, int64_t count) {
+  std::vector<int64_t> order(values.size());
   std::iota(order.begin(), order.end(), 0);
-  std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) { return logits[a] > logits[b]; });
-  const std::vector<int64_t> summed(order.begin(), renormalised ? order.begin() + k : order.end());
-  std::vector<double> of_summed;
-  for (const int64_t expert : summed) of_summed.push_back(logits[expert]);
-  const std::vector<double> shares = softmax(of_summed);
+  std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) { return values[a] > values[b]; });
+  order.resize(count);
+  return order;
+}
+
+}  // namespace
+
+std::vector<double> choice_scores(std::span<const double> logits, const RoutingRule& rule,
+                                  std::span<const double> adjustments) {
+  if (!rule.by_score()) return {logits.begin(), logits.end()};
+  std::vector<double> by = scores_of(logits, rule);
+  for (size_t expert = 0; rule.corrected && expert < by.size(); ++expert) by[expert] += adjustments[expert];
+  return by;
+}
+
+std::vector<double> group_scores(std::span<const double> by, const RoutingRule& rule) {
+  const size_t each = by.size() / static_cast<size_t>(rule.groups);
+  std::vector<double> sums;
+  for (size_t first = 0; first < by.size(); first += each) {
+    std::vector<double> group(by.begin() + static_cast<int64_t>(first),
+                              by.begin() + static_cast<int64_t>(first + each));
+    std::ranges::sort(group, std::greater());
+    sums.push_back(group[0] + group[1]);
+  }
+  return sums;
+}
+
+std::vector<ChosenExpert> route(std::span<const double> logits, const RoutingRule& rule,
+                                std::span<const double> adjustments) {
+  std::vector<double> by = choice_scores(logits, rule, adjustments);
+  if (rule.groups > 1) {
+    const std::vector<int64_t> kept = largest(group_scores(by, rule), rule.groups_per_row);
+    const int64_t each = rule.experts / rule.groups;
+    for (int64_t expert = 0; expert < rule.experts; ++expert)
+      if (std::ranges::find(kept, expert / each) == kept.end()) by[expert] = -std::numeric_limits<double>::infinity();
+  }
+  const std::vector<double> scores = scores_of(logits, rule);
   std::vector<ChosenExpert> chosen;
-  for (int64_t i = 0; i < k; ++i) chosen.push_back({order[i], shares[i]});
+  double sum = rule.scoring == Scoring::sigmoid ? kLeastScores : 0;
+  for (const int64_t expert : largest(by, rule.per_row)) {
+    chosen.push_back({expert, scores[expert]});
+    sum += scores[expert];
+  }
+  for (ChosenExpert& one : chosen) {
+    if (rule.renormalised) one.share /= sum;
+    one.share *= rule.factor;
+    if (rule.scaled) one.share *= adjustments[rule.experts + one.expert];
+  }
   std::ranges::sort(chosen, {}, &ChosenExpert::expert);
   return chosen;
 }

@@ -8,6 +8,7 @@
 
 #include "core/hadamard.h"
 #include "step/gate.h"
+#include "step/routes.h"
 
 namespace fidelio::ref {
 
@@ -53,8 +54,14 @@ struct ChosenExpert {
   int64_t expert;
   double share;
 };
-// The k experts of the largest logits, of equal ones the first, in ascending order. Their shares are the softmax over
-// all logits or, renormalised, over those of the k.
-std::vector<ChosenExpert> route(std::span<const double> logits, int64_t k, bool renormalised);
+// The numbers that experts are chosen by: logits, or scores with their corrections (RoutingRule). The adjustments are
+// (2, E), or empty.
+std::vector<double> choice_scores(std::span<const double> logits, const RoutingRule& rule,
+                                  std::span<const double> adjustments);
+// The sum of the two best of each group of experts, by these numbers.
+std::vector<double> group_scores(std::span<const double> by, const RoutingRule& rule);
+// The experts of a row, of equal ones the first, in ascending order, with their shares.
+std::vector<ChosenExpert> route(std::span<const double> logits, const RoutingRule& rule,
+                                std::span<const double> adjustments);
 
 }  // namespace fidelio::ref

@@ -305,11 +305,12 @@ void Executor::run(const op::Join& o) {
 
 // --- experts -------------------------------------------------------------------------------------------------------
 void Executor::run(const op::Route& o) {
-  value(o.logits) = product(w_.routers[static_cast<size_t>(o.router)], value(o.from));
+  const auto router = static_cast<size_t>(o.router);
+  value(o.logits) = product(w_.routers[router], value(o.from));
   slots_.clear();
   for (int64_t row = 0; row < rows(); ++row)
     for (const auto& [expert, share] :
-         route(row_of(value(o.logits), row, p_.routing.experts), p_.routing.per_row, p_.routing.renormalised))
+         route(row_of(value(o.logits), row, p_.routing.experts), p_.routing, w_.adjustments[router]))
       slots_.push_back({row, expert, share});
   std::ranges::stable_sort(slots_, {}, &Slot::expert);
 }

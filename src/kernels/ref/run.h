@@ -23,11 +23,12 @@ struct DeltaWeights {
 
 // Everything that operations read beside values and the cache, indexed as the program's lists are.
 struct Weights {
-  std::vector<Matrix> linears;               // by WeightId
-  std::vector<std::vector<double>> norms;    // by NormId, multiplied by their factors
-  std::vector<Matrix> routers;               // (E, d)
-  std::vector<DeltaWeights> deltas;          // as Program::deltas
-  std::vector<std::vector<int32_t>> orders;  // for each new column the old one
+  std::vector<Matrix> linears;                   // by WeightId
+  std::vector<std::vector<double>> norms;        // by NormId, multiplied by their factors
+  std::vector<Matrix> routers;                   // (E, d)
+  std::vector<std::vector<double>> adjustments;  // of the routers: (2, E), or empty (RoutingRule)
+  std::vector<DeltaWeights> deltas;              // as Program::deltas
+  std::vector<std::vector<int32_t>> orders;      // for each new column the old one
   // The rows of the head for a draft's vocabulary, and their tokens. Both are empty where no draft head is run.
   Matrix draft_head;
   std::vector<int32_t> draft_tokens;

@@ -186,7 +186,8 @@ class Executor {
   void run(const op::Reorder& o) { keep(o.to, b_.gather(input(o.from), w_.orders[static_cast<size_t>(o.order)])); }
   void run(const op::Route& o) {
     const Readers readers = readers_of(o);
-    b_.route(matrix(o.from), *w_.routers[static_cast<size_t>(o.router)], p_.routing,
+    const auto& router = w_.routers[static_cast<size_t>(o.router)];
+    b_.route(matrix(o.from), *router.weight, router.adjustments, p_.routing,
              {readers.experts, host_routes_ ? 0 : readers.count}, matrix(o.logits));
   }
   void run(const op::Take& o) {

@@ -160,7 +160,7 @@ class NoisyReference {
   // `margin`: an executor may deviate by so many times what the noise does.
   NoisyReference(const Program& program, const ref::Weights& weights, int64_t pages, int64_t slots,
                  double product_rounding, double margin)
-      : program_(program), margin_(margin), exact_(program, weights, pages, slots) {
+      : program_(program), weights_(weights), margin_(margin), exact_(program, weights, pages, slots) {
     for (uint64_t run = 0; run < kNoisyRuns; ++run)
       noisy_.emplace_back(program, weights, pages, slots, product_rounding, run);
   }
@@ -200,19 +200,38 @@ class NoisyReference {
     return {first, first + columns};
   }
   // A row's choice is undecided where the last expert that is chosen and the first that is not are as near as they may
-  // move.
+  // move, or the last group and the first that is not.
   void find_undecided(const op::Route& route) {
-    const auto E = int64_t{program_.routing.experts}, k = int64_t{program_.routing.per_row};
-    if (k == E) return;
+    const RoutingRule& rule = program_.routing;
+    const std::vector<double>& adjustments = weights_.adjustments[static_cast<size_t>(route.router)];
     for (size_t row = 0; row < undecided_.size(); ++row) {
-      std::vector<double> logits = row_of(exact_.value(route.logits), row, E);
+      const auto choice = [&](auto& executor) {
+        return ref::choice_scores(row_of(executor.value(route.logits), row, rule.experts), rule, adjustments);
+      };
+      std::vector<double> by = choice(exact_);
       double noise = 0;
-      for (NoisyExecutor& noisy : noisy_)
-        noise = std::max(noise, largest_difference(row_of(noisy.value(route.logits), row, E), logits));
-      std::ranges::sort(logits, std::greater());
-      const double gap = logits[static_cast<size_t>(k - 1)] - logits[static_cast<size_t>(k)];
-      if (gap <= 2 * margin_ * noise) undecided_[row] = true;
+      for (NoisyExecutor& noisy : noisy_) noise = std::max(noise, largest_difference(choice(noisy), by));
+      if (rule.groups > 1) {
+        const std::vector<double> groups = ref::group_scores(by, rule);
+        if (gap_after(groups, rule.groups_per_row) <= 4 * margin_ * noise) undecided_[row] = true;
+        by = of_kept_groups(by, groups);
+      }
+      if (gap_after(by, rule.per_row) <= 2 * margin_ * noise) undecided_[row] = true;
     }
+  }
+  // Returns how far the last of the `count` largest is above the next.
+  static double gap_after(std::vector<double> values, int count) {
+    if (count == std::ssize(values)) return std::numeric_limits<double>::infinity();
+    std::ranges::sort(values, std::greater());
+    return values[static_cast<size_t>(count - 1)] - values[static_cast<size_t>(count)];
+  }
+  std::vector<double> of_kept_groups(std::span<const double> by, const std::vector<double>& groups) const {
+    std::vector<double> sorted = groups, kept;
+    std::ranges::sort(sorted, std::greater());
+    const size_t each = by.size() / groups.size();
+    for (size_t i = 0; i < by.size(); ++i)
+      if (groups[i / each] >= sorted[static_cast<size_t>(program_.routing.groups_per_row - 1)]) kept.push_back(by[i]);
+    return kept;
   }
   // The rows of a sequence behind an undecided one attend to it, or to the state that it changed.
   void follow_undecided(const Batch& batch) {
@@ -228,6 +247,7 @@ class NoisyReference {
   }
 
   const Program& program_;
+  const ref::Weights& weights_;
   const double margin_;
   ref::Executor exact_;
   std::vector<NoisyExecutor> noisy_;

@@ -100,6 +100,18 @@ inline void draw_other_mlps(Draw& draw, ModelConfig& c) {
   c.kinds = kinds;
 }
 
+// Draws how a model's router chooses experts, and how many there are in groups.
+inline void draw_router(Draw& draw, ModelConfig& c) {
+  c.router.scoring = draw.of({Scoring::softmax, Scoring::sigmoid});
+  c.router.bias = draw.one_in(3), c.router.corrected = draw.one_in(2), c.router.scaled = draw.one_in(3);
+  if (draw.one_in(3)) c.router.factor = 0.5 + 2 * draw.uniform();
+  if (draw.one_in(2)) return;
+  const int each = draw.between(2, 3);
+  c.router.groups = draw.between(2, 4), c.router.groups_per_row = draw.between(1, c.router.groups);
+  c.experts = c.router.groups * each;
+  c.experts_per_row = draw.between(1, std::min(4, c.router.groups_per_row * each));
+}
+
 // Everything that build_program() knows is drawn. Its mixtures of experts and its delta nets have a norm before them
 // and none behind them, and their inputs are not reordered.
 inline ModelConfig random_config(Draw& draw, const ShapeLimits& limits) {
@@ -130,6 +142,7 @@ inline ModelConfig random_config(Draw& draw, const ShapeLimits& limits) {
     c.experts = draw.between(2, 8), c.experts_per_row = draw.between(1, std::min(c.experts, 4));
     c.rotated = false;
     c.renormalised = draw.one_in(2);
+    if (draw.one_in(2)) draw_router(draw, c);
     c.blocks.norm_before = true, c.blocks.norm_after = false;
     draw_other_mlps(draw, c);
     round_up(c.shared_f, limits.column_multiple);
@@ -190,12 +203,22 @@ inline RandomDelta random_delta(Draw& draw, const DeltaNet& delta) {
   return d;
 }
 
+// Corrections are as large as scores differ.
+inline std::vector<float> random_adjustments(Draw& draw, const RoutingRule& rule) {
+  std::vector<float> adjustments;
+  if (!rule.is_adjusted()) return adjustments;
+  for (int i = 0; i < rule.experts; ++i) adjustments.push_back(static_cast<float>(0.3 * draw.normal()));
+  for (int i = 0; i < rule.experts; ++i) adjustments.push_back(static_cast<float>(0.5 + draw.uniform()));
+  return adjustments;
+}
+
 struct RandomModel {
   ModelConfig config;
   Program program;
   std::vector<LinearWeight> linears;      // by WeightId
   std::vector<std::vector<float>> norms;  // by NormId, multiplied by their factors
   std::vector<LinearWeight> routers;
+  std::vector<std::vector<float>> adjustments;  // of the routers
   std::vector<RandomDelta> deltas;
   std::vector<std::vector<int32_t>> orders;
   std::vector<int32_t> draft_tokens;  // ascending
@@ -225,8 +248,11 @@ inline RandomModel random_model(uint64_t seed, const ShapeLimits& limits) {
     m.norms.emplace_back(static_cast<size_t>(norm_size(m.config, norm.norm)));
     for (float& v : m.norms.back()) v = static_cast<float>((0.5 + draw.uniform()) * norm.factor);
   }
-  for (size_t i = 0; i < m.program.routers.size(); ++i)
-    m.routers.push_back(random_linear(draw, draw.of({"f32", "bf16"}), m.config.experts, m.config.d, false));
+  for (size_t i = 0; i < m.program.routers.size(); ++i) {
+    m.routers.push_back(
+        random_linear(draw, draw.of({"f32", "bf16"}), m.config.experts, m.config.d, m.config.router.bias));
+    m.adjustments.push_back(random_adjustments(draw, m.program.routing));
+  }
   for (size_t i = 0; i < m.program.deltas.size(); ++i) m.deltas.push_back(random_delta(draw, m.config.delta));
   for (const OrderOf& order : m.program.orders) {
     const int64_t kept = m.config.kept_columns;
@@ -247,6 +273,8 @@ inline ref::Weights reference_weights(const RandomModel& m) {
   for (const LinearWeight& linear : m.linears) w.linears.push_back(ref::decoded(linear));
   for (const std::vector<float>& norm : m.norms) w.norms.emplace_back(norm.begin(), norm.end());
   for (const LinearWeight& router : m.routers) w.routers.push_back(ref::decoded(router));
+  for (const std::vector<float>& adjustments : m.adjustments)
+    w.adjustments.emplace_back(adjustments.begin(), adjustments.end());
   for (const RandomDelta& d : m.deltas)
     w.deltas.push_back({{d.convolution.begin(), d.convolution.end()},
                         {d.log_rate.begin(), d.log_rate.end()},

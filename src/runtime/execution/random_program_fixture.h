@@ -67,7 +67,8 @@ class FastModel {
       weights_.norms.push_back(b_.allocate(1, std::ssize(norm)));
       b_.upload(norm, weights_.norms.back());
     }
-    for (const LinearWeight& router : m.routers) weights_.routers.push_back(packed(router));
+    for (size_t i = 0; i < m.routers.size(); ++i)
+      weights_.routers.push_back(pack_router(b_, m.routers[i], m.adjustments[i]));
     for (const RandomDelta& d : m.deltas)
       weights_.deltas.push_back(upload_delta(b_, m.config.delta, d.convolution, d.log_rate, d.step_bias));
     for (const std::vector<int32_t>& order : m.orders)

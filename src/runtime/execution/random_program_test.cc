@@ -138,6 +138,18 @@ std::vector<Damage> damages() {
          p.routing.renormalised = !p.routing.renormalised;
          return p.routing.experts > p.routing.per_row;
        }},
+      {"the other scores of experts",
+       [](Program& p) {
+         Scoring& scoring = p.routing.scoring;
+         scoring = scoring == Scoring::softmax ? Scoring::sigmoid : Scoring::softmax;
+         return p.routing.experts > p.routing.per_row;
+       }},
+      {"experts chosen without their corrections",
+       [](Program& p) { return std::exchange(p.routing.corrected, false) && p.routing.experts > p.routing.per_row; }},
+      {"shares without the scales of experts", [](Program& p) { return std::exchange(p.routing.scaled, false); }},
+      {"shares without their common factor", [](Program& p) { return std::exchange(p.routing.factor, 1) != 1; }},
+      {"experts of all groups",
+       [](Program& p) { return std::exchange(p.routing.groups_per_row, p.routing.groups) < p.routing.groups; }},
       {"the experts' gate and up exchanged",
        [](Program& p) {
          return change<op::RoutedProduct>(p, [](op::RoutedProduct& o) {

@@ -22,7 +22,12 @@ struct Weights {
   std::vector<Linear> linears;               // by WeightId
   std::vector<typename B::Matrix> norms;     // by NormId: (1, columns)
   std::vector<typename B::Experts> experts;  // by ExpertsId; valid after collect_experts()
-  std::vector<Linear> routers;               // each is (E, d)
+  // A router's matrix is (E, d) and has the bias of its logits. Its adjustments (RoutingRule) may be empty.
+  struct Router {
+    Linear weight;
+    typename B::Matrix adjustments;
+  };
+  std::vector<Router> routers;  // by index of Program::routers
   std::vector<typename B::Order> orders;
   // Delta has what a delta net reads besides its linears: the packed convolution, and (2, value heads) with -e^log_rate
   // and the step's bias.
@@ -101,6 +106,37 @@ typename Weights<B>::Delta load_delta(B& b, const Checkpoint& checkpoint, int la
                       load(DeltaTensor::step_bias));
 }
 
+// Packs a router. Its adjustments are (2, E), or empty.
+template <Backend B>
+typename Weights<B>::Router pack_router(B& b, const LinearWeight& weight, std::span<const float> adjustments) {
+  typename Weights<B>::Router router{std::make_shared<const typename B::Linear>(b.pack(weight)), {}};
+  if (adjustments.empty()) return router;
+  router.adjustments = b.allocate(2, std::ssize(adjustments) / 2);
+  b.upload(adjustments, router.adjustments);
+  return router;
+}
+
+// Loads the router of a layer.
+template <Backend B>
+typename Weights<B>::Router load_router(B& b, const Checkpoint& checkpoint, int layer) {
+  const ModelConfig& config = checkpoint.config();
+  const LinearWeight weight = checkpoint.router(layer);
+  check_finite(weight, fmt::format("{}: {}", checkpoint.folder(), router_name(config, layer)));
+  std::vector<float> adjustments;
+  if (config.router.corrected || config.router.scaled) {
+    const auto E = static_cast<size_t>(config.experts);
+    adjustments.assign(E, 0);
+    adjustments.resize(2 * E, 1);
+  }
+  for (const RouterTensor which : router_tensors(config)) {
+    const std::vector<float> values = checkpoint.router(layer, which);
+    check_finite(checkpoint, router_name(config, layer, which), values);
+    if (which == RouterTensor::correction) std::ranges::copy(values, adjustments.begin());
+    if (which == RouterTensor::scale) std::ranges::copy(values, adjustments.begin() + config.experts);
+  }
+  return pack_router(b, weight, adjustments);
+}
+
 // Uploads the signs of a program's Hadamard matrices.
 template <Backend B>
 void load_signs(B& b, const Program& program, Weights<B>& weights) {
@@ -120,11 +156,7 @@ void load_beside_linears(B& b, const Program& program, const Checkpoint& checkpo
   for (const OrderOf& order : program.orders)
     weights.orders.push_back(
         b.make_order(checkpoint.order(order.layer, *order.stop), checkpoint.config().kept_columns));
-  for (const int layer : program.routers) {
-    const LinearWeight router = checkpoint.router(layer);
-    check_finite(router, fmt::format("{}: {}", checkpoint.folder(), router_name(checkpoint.config(), layer)));
-    weights.routers.push_back(std::make_shared<const typename B::Linear>(b.pack(router)));
-  }
+  for (const int layer : program.routers) weights.routers.push_back(load_router(b, checkpoint, layer));
   for (const int layer : program.deltas) weights.deltas.push_back(load_delta(b, checkpoint, layer));
   load_signs(b, program, weights);
 }

@@ -150,7 +150,8 @@ class Cuda {
   Experts experts(std::span<const Linear* const> weights);
   // Followers are the experts whose products read the rows that a choice deals out.
   using Followers = std::span<const Experts* const>;
-  void route(const Matrix& x, const Linear& router, const RoutingRule& rule, Followers next, Matrix& logits);
+  void route(const Matrix& x, const Linear& router, const Matrix& adjustments, const RoutingRule& rule, Followers next,
+             Matrix& logits);
   bool routes_alone(const RoutingRule& rule, Followers next) const;
   void follow(const Routes& routes);
   const Routes& routes() const;

@@ -49,23 +49,27 @@ bool Cuda::routes_alone(const RoutingRule& rule, Followers next) const {
   return std::ranges::all_of(next, [&](const Experts* e) { return s.take_many(*e); });
 }
 
-void Cuda::route(const Matrix& x, const Linear& router, const RoutingRule& rule, Followers next, Matrix& logits) {
+void Cuda::route(const Matrix& x, const Linear& router, const Matrix& adjustments, const RoutingRule& rule,
+                 Followers next, Matrix& logits) {
   State& s = *state_;
   cuda::Routing& r = s.routing;
   check(rule.experts <= cuda::kMostExperts && rule.per_row <= cuda::kMostPerRow,
         "the CUDA backend chooses {} of {} experts at most, not {} of {}", cuda::kMostPerRow, cuda::kMostExperts,
         rule.per_row, rule.experts);
+  check(rule.groups <= cuda::kMostGroups, "the CUDA backend chooses among {} groups of experts at most, not {}",
+        cuda::kMostGroups, rule.groups);
   const int64_t slots = s.rows * rule.per_row;
   s.grow(r.chosen, slots * 8);
   int32_t* const experts = r.chosen.as<int32_t>();
   float* const shares = r.chosen.as<float>() + slots;
   if (s.kind == RowKind::output && router.values.single) {
     s.flush();
-    cuda::router_logits(s.stream, x.data(), router.values.single, s.rows, x.columns, rule.experts, logits.data());
+    cuda::router_logits(s.stream, x.data(), {router.values.single, router.bias.as<float>()}, s.rows, x.columns,
+                        rule.experts, logits.data());
   } else {
     s.multiply(input(x), router, logits.data(), false);
   }
-  cuda::choose_experts(s.stream, logits.data(), s.rows, rule, experts, shares);
+  cuda::choose_experts(s.stream, logits.data(), s.rows, rule, adjustments.data(), experts, shares);
   r.per_row = rule.per_row;
   r.alone = routes_alone(rule, next);
   if (r.alone && (s.kind == RowKind::prompt || slots > rule.experts)) return s.deal_out(experts, shares, slots, rule);

@@ -135,9 +135,9 @@ void Cuda::State::multiply(const Acts& given, const cuda::Linear& w, float* y, b
   switch (way) {
     case Way::single:
       write_values();
-      if (w.values.single && (input.kind == RowKind::output || w.out % 8 != 0) && !add && !w.bias.data() &&
-          w.out <= cuda::kNarrowOutputs)
-        return cuda::router_logits(stream, input.values, w.values.single, input.rows, w.in, static_cast<int>(w.out), y);
+      if (w.values.single && (input.kind == RowKind::output || w.out % 8 != 0) && !add && w.out <= cuda::kNarrowOutputs)
+        return cuda::router_logits(stream, input.values, {w.values.single, w.bias.as<float>()}, input.rows, w.in,
+                                   static_cast<int>(w.out), y);
       return exact.run(stream, gemm, seen_as(input, w), w.bias.as<float>(), input.values, input.rows, y, add);
     case Way::codes:
       return multiply_blocks(input, std::array{cuda::LowbitOutput{&seen_as(input, w).lowbit, y}},

@@ -9,7 +9,7 @@ namespace {
 constexpr int kThreads = 256, kWarps = kThreads / 32;
 
 __global__ void __launch_bounds__(kThreads)
-    multiply_router(const float* x, const float* w, int d, int experts, float* logits) {
+    multiply_router(const float* x, const float* w, const float* bias, int d, int experts, float* logits) {
   begin_kernel();
   const int expert = blockIdx.x * kWarps + threadIdx.x / 32, lane = threadIdx.x % 32;
   if (expert >= experts) return;
@@ -20,7 +20,7 @@ __global__ void __launch_bounds__(kThreads)
     sum = fmaf(a.x, b.x, fmaf(a.y, b.y, fmaf(a.z, b.z, fmaf(a.w, b.w, sum))));
   }
   sum = sum_of_warp(sum);
-  if (lane == 0) logits[blockIdx.y * int64_t{experts} + expert] = sum;
+  if (lane == 0) logits[blockIdx.y * int64_t{experts} + expert] = bias ? sum + bias[expert] : sum;
 }
 
 // Returns a number that is larger for what comes first: for larger logits, and among equal ones for the first. NaN
@@ -32,22 +32,61 @@ __device__ __forceinline__ uint64_t place_of(float logit, int expert) {
 }
 __device__ __forceinline__ int expert_of(uint64_t place) { return ~static_cast<int>(static_cast<uint32_t>(place)); }
 
-// Each warp has a row. It takes the first of what is left k times, and then orders the choices by their numbers.
+// The scores of a row's experts, but for a common divisor (step/routing.cc).
+struct Scores {
+  const float* logits;
+  bool sigmoid;
+  float largest = 0;
+  __device__ __forceinline__ double operator()(int expert) const {
+    const double logit = static_cast<double>(logits[expert]);
+    return sigmoid ? 1 / (1 + exp(-logit)) : exp(logit - static_cast<double>(largest));
+  }
+  // All lanes return the divisor that the scores of all experts have.
+  __device__ __forceinline__ double divisor(int experts) const {
+    if (sigmoid) return 1;
+    double sum = 0;
+    for (int expert = threadIdx.x; expert < experts; expert += 32) sum += (*this)(expert);
+    for (int apart = 16; apart > 0; apart /= 2) sum += __shfl_xor_sync(~0u, sum, apart);
+    return sum;
+  }
+};
+
+// Writes the choice of a row: `own` is that of each lane below k, and lanes beyond have the number of experts. The
+// experts come in ascending order. `divisor` is that of the scores unless they are renormalised.
+__device__ __forceinline__ void write_choice(const Scores& scores, const RoutingRule& rule, const float* adjustments,
+                                             int own, double divisor, int32_t* chosen, float* shares) {
+  const int lane = threadIdx.x;
+  const double mine = own < rule.experts ? scores(own) : 0;
+  double sum = mine;
+  for (int apart = 16; apart > 0; apart /= 2) sum += __shfl_xor_sync(~0u, sum, apart);
+  if (!rule.renormalised)
+    sum = divisor;
+  else if (scores.sigmoid)
+    sum += kLeastScores;
+  int rank = 0;
+  for (int j = 0; j < rule.per_row; ++j) rank += __shfl_sync(~0u, own, j) < own;
+  if (lane >= rule.per_row) return;
+  const int64_t at = blockIdx.x * int64_t{rule.per_row} + rank;
+  const double scale = rule.scaled ? static_cast<double>(adjustments[rule.experts + own]) : 1;
+  chosen[at] = own;
+  shares[at] = static_cast<float>(mine / sum * rule.factor * scale);
+}
+
+// Each warp has a row. It takes the expert of the largest logit of what is left k times.
 template <int kOwn>
 __global__ void __launch_bounds__(32)
-    choose(const float* logits, int experts, int per_row, bool renormalised, int32_t* chosen, float* shares) {
+    choose(const float* logits, RoutingRule rule, const float* adjustments, int32_t* chosen, float* shares) {
   begin_kernel();
   const int lane = threadIdx.x;
-  const float* from = logits + blockIdx.x * int64_t{experts};
+  Scores scores{logits + blockIdx.x * int64_t{rule.experts}, rule.scoring == Scoring::sigmoid};
   uint64_t places[kOwn];
 #pragma unroll
   for (int i = 0; i < kOwn; ++i) {
     const int expert = i * 32 + lane;
-    places[i] = expert < experts ? place_of(from[expert], expert) : 0;
+    places[i] = expert < rule.experts ? place_of(scores.logits[expert], expert) : 0;
   }
-  int own = experts;  // the lane's choice; lanes beyond k have none
-  float largest = 0;
-  for (int j = 0; j < per_row; ++j) {
+  int own = rule.experts;  // the lane's choice; lanes beyond k have none
+  for (int j = 0; j < rule.per_row; ++j) {
     uint64_t best = 0;
 #pragma unroll
     for (int i = 0; i < kOwn; ++i) best = max(best, places[i]);
@@ -56,23 +95,106 @@ __global__ void __launch_bounds__(32)
 #pragma unroll
     for (int i = 0; i < kOwn; ++i)
       if (i * 32 + lane == expert) places[i] = 0;
-    if (j == 0) largest = from[expert];
+    if (j == 0) scores.largest = scores.logits[expert];
     if (lane == j) own = expert;
   }
-  const auto weight = [&](int expert) { return exp(static_cast<double>(from[expert]) - static_cast<double>(largest)); };
-  const double mine = own < experts ? weight(own) : 0;
-  double sum = mine;
-  if (!renormalised) {
-    sum = 0;
-    for (int expert = lane; expert < experts; expert += 32) sum += weight(expert);
+  const double divisor = rule.renormalised ? 1 : scores.divisor(rule.experts);
+  write_choice(scores, rule, adjustments, own, divisor, chosen, shares);
+}
+
+// Returns a number that is larger for larger values, and 1 for NaN. 0 means that it is already taken.
+__device__ __forceinline__ uint64_t order_of(double value) {
+  if (isnan(value)) return 1;
+  const auto bits = static_cast<uint64_t>(__double_as_longlong(value == 0 ? 0.0 : value));
+  return bits >> 63 ? ~bits : bits | uint64_t{1} << 63;
+}
+__device__ __forceinline__ double value_of(uint64_t order) {
+  if (order <= 1) return __longlong_as_double(0x7ff8000000000000);
+  return __longlong_as_double(static_cast<int64_t>(order >> 63 ? order & ~(uint64_t{1} << 63) : ~order));
+}
+// Places are the orders of the experts that the lanes of a warp have: lane l has experts l, l + 32, ..
+template <int kOwn>
+struct Places {
+  uint64_t of[kOwn];
+
+  // Takes the first of what is left among experts [first, last). All lanes return its order, and its number as
+  // `expert`.
+  __device__ __forceinline__ uint64_t take(int first, int last, int* expert) {
+    const int lane = threadIdx.x;
+    uint64_t best = 0;
+#pragma unroll
+    for (int i = 0; i < kOwn; ++i)
+      if (i * 32 + lane >= first && i * 32 + lane < last) best = max(best, of[i]);
+    for (int apart = 16; apart > 0; apart /= 2) best = max(best, __shfl_xor_sync(~0u, best, apart));
+    uint32_t lowest = ~0u;
+#pragma unroll
+    for (int i = kOwn; i-- > 0;)
+      if (of[i] == best && i * 32 + lane >= first && i * 32 + lane < last) lowest = i * 32 + lane;
+    *expert = static_cast<int>(__reduce_min_sync(~0u, lowest));
+#pragma unroll
+    for (int i = 0; i < kOwn; ++i)
+      if (i * 32 + lane == *expert) of[i] = 0;
+    return best;
   }
-  for (int apart = 16; apart > 0; apart /= 2) sum += __shfl_xor_sync(~0u, sum, apart);
+};
+
+// All lanes return the groups that a row keeps, a bit each: those whose two best sum to most.
+template <int kOwn>
+__device__ __forceinline__ uint32_t groups_of(const Places<kOwn>& places, const RoutingRule& rule) {
+  const int each = rule.experts / rule.groups, lane = threadIdx.x;
+  uint64_t own = 0;  // the order of the lane's group
+  for (int group = 0; group < rule.groups; ++group) {
+    Places<kOwn> left = places;
+    int taken;
+    const double sum = value_of(left.take(group * each, (group + 1) * each, &taken)) +
+                       value_of(left.take(group * each, (group + 1) * each, &taken));
+    if (lane == group) own = order_of(sum);
+  }
   int rank = 0;
-  for (int j = 0; j < per_row; ++j) rank += __shfl_sync(~0u, own, j) < own;
-  if (lane >= per_row) return;
-  const int64_t at = blockIdx.x * int64_t{per_row} + rank;
-  chosen[at] = own;
-  shares[at] = static_cast<float>(mine / sum);
+  for (int group = 0; group < rule.groups; ++group) {
+    const uint64_t other = __shfl_sync(~0u, own, group);
+    rank += other > own || (other == own && group < lane);
+  }
+  return __ballot_sync(~0u, lane < rule.groups && rank < rule.groups_per_row);
+}
+
+// The same for rules that choose by scores, corrected ones or those of groups.
+template <int kOwn>
+__global__ void __launch_bounds__(32)
+    choose_by_score(const float* logits, RoutingRule rule, const float* adjustments, int32_t* chosen, float* shares) {
+  begin_kernel();
+  const int lane = threadIdx.x;
+  Scores scores{logits + blockIdx.x * int64_t{rule.experts}, rule.scoring == Scoring::sigmoid};
+  scores.largest = -INFINITY;
+  for (int expert = lane; expert < rule.experts; expert += 32)
+    scores.largest = fmaxf(scores.largest, scores.logits[expert]);
+  for (int apart = 16; apart > 0; apart /= 2)
+    scores.largest = fmaxf(scores.largest, __shfl_xor_sync(~0u, scores.largest, apart));
+  const double divisor = scores.divisor(rule.experts);
+  Places<kOwn> places;
+#pragma unroll
+  for (int i = 0; i < kOwn; ++i) {
+    const int expert = i * 32 + lane;
+    if (expert >= rule.experts)
+      places.of[i] = 0;
+    else
+      places.of[i] =
+          order_of(scores(expert) / divisor + (rule.corrected ? static_cast<double>(adjustments[expert]) : 0));
+  }
+  if (rule.groups > 1) {
+    const uint32_t kept = groups_of(places, rule);
+    const int each = rule.experts / rule.groups;
+#pragma unroll
+    for (int i = 0; i < kOwn; ++i)
+      if (i * 32 + lane < rule.experts && !(kept >> (i * 32 + lane) / each & 1)) places.of[i] = 0;
+  }
+  int own = rule.experts;
+  for (int j = 0; j < rule.per_row; ++j) {
+    int expert;
+    places.take(0, rule.experts, &expert);
+    if (lane == j) own = expert;
+  }
+  write_choice(scores, rule, adjustments, own, divisor, chosen, shares);
 }
 
 __global__ void __launch_bounds__(kThreads) take(const float* x, int columns, const int32_t* rows, float* y) {
@@ -173,17 +295,23 @@ dim3 blocks_of(int64_t rows, int64_t columns) {
 
 }  // namespace
 
-void router_logits(Stream stream, const float* x, const float* w, int64_t n, int64_t d, int experts, float* logits) {
+void router_logits(Stream stream, const float* x, const RouterWeight& router, int64_t n, int64_t d, int experts,
+                   float* logits) {
   launch("multiplying by a router", stream,
          dim3(static_cast<unsigned>((experts + kWarps - 1) / kWarps), static_cast<unsigned>(n)), kThreads, 0,
-         multiply_router, x, w, static_cast<int>(d), experts, logits);
+         multiply_router, x, router.w, router.bias, static_cast<int>(d), experts, logits);
 }
 
-void choose_experts(Stream stream, const float* logits, int64_t n, const RoutingRule& rule, int32_t* experts,
-                    float* shares) {
-  const auto kernel = rule.experts <= 128 ? choose<4> : rule.experts <= 256 ? choose<8> : choose<kMostExperts / 32>;
-  launch("choosing experts", stream, dim3(static_cast<unsigned>(n)), 32, 0, kernel, logits, rule.experts, rule.per_row,
-         rule.renormalised, experts, shares);
+void choose_experts(Stream stream, const float* logits, int64_t n, const RoutingRule& rule, const float* adjustments,
+                    int32_t* experts, float* shares) {
+  const auto of_size = [&](auto few, auto more, auto most) {
+    return rule.experts <= 128 ? few : rule.experts <= 256 ? more : most;
+  };
+  const auto kernel = rule.by_score()
+                          ? of_size(choose_by_score<4>, choose_by_score<8>, choose_by_score<kMostExperts / 32>)
+                          : of_size(choose<4>, choose<8>, choose<kMostExperts / 32>);
+  launch("choosing experts", stream, dim3(static_cast<unsigned>(n)), 32, 0, kernel, logits, rule, adjustments, experts,
+         shares);
 }
 
 void take_rows(Stream stream, const float* x, int64_t columns, const int32_t* rows, int64_t count, float* y) {

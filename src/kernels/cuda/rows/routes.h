@@ -7,14 +7,20 @@
 
 namespace fidelio::cuda {
 
-// The most that a warp can choose from, and the most that it can choose.
-constexpr int kMostExperts = 1024, kMostPerRow = 32;
+// The most that a warp can choose from, the most that it can choose, and the most groups of experts.
+constexpr int kMostExperts = 1024, kMostPerRow = 32, kMostGroups = 32;
 
-// Computes logits (n, E) = x (n, d) w^T in FP32, each by a warp, in an order that depends on d alone.
-void router_logits(Stream stream, const float* x, const float* w, int64_t n, int64_t d, int experts, float* logits);
-// Chooses a row's experts (n, k), in ascending order, and their shares, as step/routing.h does.
-void choose_experts(Stream stream, const float* logits, int64_t n, const RoutingRule& rule, int32_t* experts,
-                    float* shares);
+// Computes logits (n, E) = x (n, d) w^T + bias in FP32, each by a warp, in an order that depends on d alone.
+struct RouterWeight {
+  const float* w;     // (E, d)
+  const float* bias;  // (E), or null
+};
+void router_logits(Stream stream, const float* x, const RouterWeight& router, int64_t n, int64_t d, int experts,
+                   float* logits);
+// Chooses a row's experts (n, k), in ascending order, and their shares, as step/routing.h does. `adjustments` are
+// those of the rule; they are not read where it has none.
+void choose_experts(Stream stream, const float* logits, int64_t n, const RoutingRule& rule, const float* adjustments,
+                    int32_t* experts, float* shares);
 // Computes y (count, columns), the given rows of x.
 void take_rows(Stream stream, const float* x, int64_t columns, const int32_t* rows, int64_t count, float* y);
 // Adds to x (n, d) the sum over a row's slots, in their order, of share times y (slots, d). `slots` is (n, k). If it
