@@ -130,7 +130,7 @@ TEST(FirstHour, FormatsOfOtherProgramsAreExplained) {
                                                     {"W4A16", "int4g128"},
                                                     {"w8a8", "--activations a8"},
                                                     {"nf4", "lut4g64"},
-                                                    {"MXFP4", "fp4g16"},
+                                                    {"MXFP4", "small letters, mxfp4"},
                                                     {"awq", "int4g128z"},
                                                     {"fp16", "f16"},
                                                     {"int4g100z", "16, 32, 64 or 128"},

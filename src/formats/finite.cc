@@ -23,6 +23,15 @@ int64_t first_with(const Tensor& tensor, Bits mask) {
   return -1;
 }
 
+// A larger scale of mxfp4 than 2^(252 - 127) makes some code's value infinite, and 255 is NaN.
+constexpr uint8_t kLargestPower = 252;
+int64_t first_power_above(const Tensor& scales, uint8_t largest) {
+  const auto* begin = reinterpret_cast<const uint8_t*>(scales.data);
+  const auto* end = begin + scales.elements();
+  const auto* found = std::find_if(begin, end, [&](uint8_t scale) { return scale > largest; });
+  return found == end ? -1 : found - begin;
+}
+
 }  // namespace
 
 int64_t first_not_finite(const Tensor& tensor) {
@@ -42,7 +51,8 @@ int64_t first_not_finite(const Tensor& tensor) {
 
 void check_finite(const LinearWeight& weight, const std::string& name) {
   for (const StoredTensor& stored : stored_tensors(weight)) {
-    const int64_t at = first_not_finite(stored.tensor);
+    const bool powers = weight.spec.kind == Kind::mxfp4 && stored.suffix == ".scale";
+    const int64_t at = powers ? first_power_above(stored.tensor, kLargestPower) : first_not_finite(stored.tensor);
     if (at < 0) continue;
     const int64_t columns = std::max<int64_t>(1, stored.tensor.elements() / std::max<int64_t>(1, weight.out));
     throw Error("{}: {} is not finite (NaN or infinity) at row {}, column {}: the file is damaged", name,

@@ -81,7 +81,6 @@ constexpr std::array kKnown = {
     Known{"nf4", "NF4 has a fixed grid of 16 values; lut4g64 has a grid of each matrix's own"},
     Known{"fp4", "the format of 4-bit floats is fp4g16"},
     Known{"nvfp4", "NVFP4 is E2M1 in blocks of 16 with an E4M3 scale: fp4g16"},
-    Known{"mxfp4", "MXFP4 is E2M1 in blocks of 32; the nearest here is fp4g16, in blocks of 16"},
     Known{"e4m3", "E4M3 with one scale a row is fp8"},
     Known{"float8", "E4M3 with one scale a row is fp8"},
     Known{"fp8_e4m3", "E4M3 with one scale a row is fp8"},

@@ -17,6 +17,7 @@ constexpr std::string_view kGrammar =
     "c)\n"
     "  lut{2..6}{g16|g32|g64|g128}           a grid per matrix, signed 8-bit scales\n"
     "  fp4g16[z]                             E2M1 in blocks of 16, z: an offset a block\n"
+    "  mxfp4                                 E2M1 in blocks of 32, a power of two a block\n"
     "  fp8                                   E4M3 with one scale a row\n"
     "  vq8k{9..20}s{1|4|8}[m][+r{percent}]   vectors of 8: log2 of centroids with their signs, sign bits, m: the "
     "model's "
@@ -109,6 +110,7 @@ bool parse(Reader& r, FormatSpec& spec) {
     spec.symmetric = !r.take("z");
     return true;
   }
+  if (r.take("mxfp4")) return spec = {.kind = Kind::mxfp4, .bits = 4, .group = 32}, true;
   if (r.take("int")) return parse_integer(r, spec);
   if (r.take("lut")) return parse_grid(r, spec);
   if (r.take("vq")) return parse_vectors(r, spec);
@@ -150,6 +152,8 @@ std::string to_string(const FormatSpec& spec) {
       return "fp8";
     case Kind::fp4:
       return spec.symmetric ? "fp4g16" : "fp4g16z";
+    case Kind::mxfp4:
+      return "mxfp4";
     case Kind::grid:
     case Kind::integer:
       break;
@@ -194,6 +198,8 @@ int64_t stored_bytes(const FormatSpec& spec, int64_t out, int64_t in) {
       return out * (row + groups + 4) + (int64_t{1} << spec.bits);
     case Kind::fp4:
       return out * (row + (spec.symmetric ? groups : 2 * groups) + 4);
+    case Kind::mxfp4:
+      return out * (row + groups);
     default:
       return out * (row + 4);  // This is fp8.
   }
@@ -209,6 +215,8 @@ double paper_bits(const FormatSpec& spec) {
       return spec.bits + 8 / group;
     case Kind::fp4:
       return spec.symmetric ? 4.5 : 5.0;
+    case Kind::mxfp4:
+      return 4.25;
     case Kind::vq:
       return scvq_paper_bits(spec.bits, spec.signs, spec.sparse / 10000.0);
     default:

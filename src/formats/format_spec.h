@@ -11,6 +11,7 @@
 //   int8c                     one group a row (channel-wise)
 //   lut4g64                   a grid of 16 signed bytes per matrix, a signed 8-bit scale a group, one FP32 a row
 //   fp4g16  fp4g16z           E2M1 codes with an E4M3 scale a block of 16, z: and an E4M3 offset
+//   mxfp4                     E2M1 codes with a power of two a block of 32
 //   fp8                       E4M3 with one FP32 scale a row
 //   vq8k16s4                  vectors of 8 columns: 2^16 virtual centroids, 4 of whose bits are signs; 2^12 are stored
 //   vq8k16s4+r2.2             the same, and 2.2 percent of the vectors have a correction of their own
@@ -22,12 +23,13 @@
 
 namespace fidelio {
 
-enum class Kind : uint8_t { f32, f16, bf16, integer, grid, fp4, fp8, vq };
+enum class Kind : uint8_t { f32, f16, bf16, integer, grid, fp4, mxfp4, fp8, vq };
 enum class ScaleKind : uint8_t { f16, u8 };  // u8 is an unsigned byte times one FP32 a row.
 
 struct FormatSpec {
   Kind kind = Kind::bf16;
-  // These are the bits of a code: integer 2..8, grid 2..6, fp4 4, fp8 8, vq 9..20 (for 8 weights), dense 16 or 32.
+  // These are the bits of a code: integer 2..8, grid 2..6, fp4 and mxfp4 4, fp8 8, vq 9..20 (for 8 weights), dense 16
+  // or 32.
   int bits = 16;
   int group = 0;  // This many columns share a scale: 16, 32, 64, 128; 0 means the whole row (integer, fp8, dense).
   bool symmetric = true;  // If false, each group has a zero point (integer) or an offset (fp4).

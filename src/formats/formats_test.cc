@@ -2,9 +2,12 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <bit>
+#include <cmath>
 #include <map>
 
 #include "core/rng.h"
+#include "formats/finite.h"
 #include "formats/linear_weight.h"
 #include "formats/small_float.h"
 
@@ -12,7 +15,7 @@ namespace fidelio {
 namespace {
 
 std::vector<std::string> all_formats() {
-  std::vector<std::string> all = {"f32", "f16", "bf16", "fp4g16", "fp4g16z", "fp8"};
+  std::vector<std::string> all = {"f32", "f16", "bf16", "fp4g16", "fp4g16z", "mxfp4", "fp8"};
   for (int b = 2; b <= 8; ++b)
     for (const char* zero : {"", "z"}) {
       all.push_back(fmt::format("int{}c{}", b, zero));
@@ -66,7 +69,8 @@ LinearWeight random_weight(const FormatSpec& spec, int64_t out, int64_t in, uint
       for (int64_t i = 0; i < t.tensor.bytes(); ++i) {
         const auto byte = static_cast<uint8_t>(rng.below(256));
         const bool fp8_codes = spec.kind == Kind::fp8 && t.suffix.starts_with(".plane");
-        const bool nan = (t.tensor.dtype == DType::f8_e4m3 && (byte & 0x7f) == 0x7f) ||
+        const bool power = spec.kind == Kind::mxfp4 && t.suffix == ".scale";
+        const bool nan = (power && byte == 255) || (t.tensor.dtype == DType::f8_e4m3 && (byte & 0x7f) == 0x7f) ||
                          (fp8_codes && ((byte & 15) == 15 || byte >> 4 == 15));
         t.tensor.data[i] = std::byte(nan ? 0x55 : byte);
       }
@@ -292,6 +296,33 @@ TEST(Decode, GridsAndFloatsByHand) {
   e.row_scale.as<float>()[0] = 2.0f;
   e.codes.set(0, 1, to_e4m3(-1.5f));
   EXPECT_EQ(decode(w), (std::vector<float>{0.0f, -3.0f}));
+}
+
+// The OCP specification's table of E2M1, and 2^(x - 127) by its definition: the value of every code under every scale,
+// bit for bit, also where it is subnormal, infinite or no number.
+TEST(Decode, Mxfp4OfAllCodesAndScales) {
+  constexpr double kTable[16] = {0, .5, 1, 1.5, 2, 3, 4, 6, -0.0, -.5, -1, -1.5, -2, -3, -4, -6};
+  LinearWeight w = allocate_weight(parse_format("mxfp4"), 256, 48);  // The last block has 16 columns.
+  FpBlock& m = std::get<FpBlock>(w.main);
+  for (int scale = 0; scale < 256; ++scale) {
+    for (int block = 0; block < 2; ++block) m.scale.as<uint8_t>()[2 * scale + block] = static_cast<uint8_t>(scale);
+    for (int column = 0; column < 48; ++column) m.codes.set(scale, column, static_cast<uint8_t>(column % 16));
+  }
+  const std::vector<float> values = decode(w);
+  for (int scale = 0; scale < 256; ++scale)
+    for (int column = 0; column < 48; ++column) {
+      const float got = values[static_cast<size_t>(48 * scale + column)];
+      if (scale == 255) {
+        EXPECT_TRUE(std::isnan(got));
+        continue;
+      }
+      const auto want = static_cast<float>(kTable[column % 16] * std::pow(2.0, scale - 127));
+      EXPECT_EQ(std::bit_cast<uint32_t>(got), std::bit_cast<uint32_t>(want)) << scale << " " << column;
+      if (std::isfinite(want)) {
+        EXPECT_EQ(to_float(to_bf16(want)), want) << "BF16 holds every finite value";
+      }
+    }
+  EXPECT_THAT([&] { check_finite(w, "w"); }, testing::ThrowsMessage<Error>(testing::HasSubstr("row 253, column 0")));
 }
 
 TEST(Decode, DenseIsTheMatrixItself) {

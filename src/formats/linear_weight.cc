@@ -51,7 +51,10 @@ void visit_tensors(LinearWeight& w, const Visit& visit) {
     if (w.spec.kind == Kind::fp4) visit(".scale", DType::f8_e4m3, Shape{out, groups}, block.scale);
     if (w.spec.kind == Kind::fp4 && !w.spec.symmetric)
       visit(".offset", DType::f8_e4m3, Shape{out, groups}, block.offset);
-    visit(".row_scale", DType::f32, Shape{out}, block.row_scale);
+    if (w.spec.kind == Kind::mxfp4)
+      visit(".scale", DType::u8, Shape{out, groups}, block.scale);
+    else
+      visit(".row_scale", DType::f32, Shape{out}, block.row_scale);
   }
 }
 
@@ -77,7 +80,7 @@ LinearWeight empty_weight(const FormatSpec& spec, int64_t out, int64_t in) {
   if (spec.kind == Kind::grid)
     w.main = VectorCode{.dim = 1, .codes = codes, .codebook = {}, .scale = {}, .row_scale = {}};
   if (spec.kind == Kind::vq) w.main.emplace<SignedVectors>().shape = vector_shape(spec, out, in);
-  if (spec.kind == Kind::fp4 || spec.kind == Kind::fp8)
+  if (spec.kind == Kind::fp4 || spec.kind == Kind::mxfp4 || spec.kind == Kind::fp8)
     w.main = FpBlock{.codes = codes, .scale = {}, .offset = {}, .row_scale = {}};
   return w;
 }
@@ -128,11 +131,16 @@ void decode_main(const LinearWeight& w, const VectorCode& m, int64_t row, std::s
 }
 
 void decode_main(const LinearWeight& w, const FpBlock& m, int64_t row, std::span<float> values) {
-  const float row_scale = m.row_scale.as<const float>()[row];
+  const bool mxfp4 = w.spec.kind == Kind::mxfp4;
+  const float row_scale = mxfp4 ? 1 : m.row_scale.as<const float>()[row];
   std::vector<uint8_t> q(static_cast<size_t>(w.in));
   m.codes.get_row(row, q);
   const int64_t g = w.spec.group_size(w.in), groups = w.spec.groups(w.in);
   for (int64_t c = 0; c < w.in; ++c) {
+    if (mxfp4) {
+      values[c] = mxfp4_to_float(q[c], raw(m.scale)[row * groups + c / g]);
+      continue;
+    }
     if (w.spec.kind == Kind::fp8) {
       values[c] = row_scale * e4m3_to_float(q[c]);
       continue;

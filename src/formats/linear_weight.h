@@ -62,13 +62,14 @@ struct VectorCode {
   OwnedTensor row_scale;  // It is f32 (out).
 };
 
-// This holds fp4, where w = row_scale * (scale * e2m1(q) + offset) in blocks of 16, and fp8, where w = row_scale *
-// e4m3(q).
+// This holds fp4, where w = row_scale * (scale * e2m1(q) + offset) in blocks of 16, mxfp4, where w = 2^(scale - 127)
+// e2m1(q) in blocks of 32, and fp8, where w = row_scale * e4m3(q).
 struct FpBlock {
   Codes codes;         // (out, in), with 4 or 8 bits.
-  OwnedTensor scale;   // For fp4 it is f8_e4m3 (out, blocks).
+  OwnedTensor scale;   // For fp4 it is f8_e4m3 (out, blocks), for mxfp4 u8 (out, blocks): E8M0, where 255 is NaN.
   OwnedTensor offset;  // For fp4 with an offset it is f8_e4m3 (out, blocks).
-  // This is f32 (out): the second-level scale of fp4, to which its E4M3 scales are relative, or the scale of fp8.
+  // This is f32 (out): the second-level scale of fp4, to which its E4M3 scales are relative, or the scale of fp8. mxfp4
+  // has none.
   OwnedTensor row_scale;
 };
 

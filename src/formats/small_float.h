@@ -37,6 +37,15 @@ inline uint8_t to_e4m3(float x) {
   return static_cast<uint8_t>(sign | (steps + ((exponent + 6) << 3)));
 }
 
+// Returns 2^(x - 127), and NaN for 255 (E8M0, OCP Microscaling Formats Specification, revision 1.0).
+inline float e8m0_to_float(uint8_t x) {
+  return x == 255 ? std::numeric_limits<float>::quiet_NaN() : std::ldexp(1.0f, x - 127);
+}
+// Returns the value of an E2M1 code with an E8M0 scale. It is exact wherever FP32 holds it, and infinite beyond.
+inline float mxfp4_to_float(uint8_t code, uint8_t scale) {
+  return scale == 255 ? std::numeric_limits<float>::quiet_NaN() : std::ldexp(kE2m1[code], scale - 127);
+}
+
 // Returns the nearest E2M1 code. Ties go to the even code, and values beyond +-6 saturate.
 inline uint8_t to_e2m1(float x) {
   const uint8_t sign = std::signbit(x) ? 8 : 0;

@@ -52,7 +52,8 @@ Hessian correlated(int64_t in, uint64_t seed, ThreadPool& pool) {
 }
 
 std::vector<std::string> formats() {
-  std::vector<std::string> all = {"fp4g16", "fp4g16z", "fp8", "lut2g32", "lut3g64", "lut4g64", "lut5g16", "lut6g64"};
+  std::vector<std::string> all = {"fp4g16",  "fp4g16z", "mxfp4",   "fp8",    "lut2g32",
+                                  "lut3g64", "lut4g64", "lut5g16", "lut6g64"};
   for (int b = 2; b <= 8; ++b)
     for (const char* tail : {"g128z", "g32", "g64zs8", "g64s8", "cz", "c"})
       all.push_back(fmt::format("int{}{}", b, tail));

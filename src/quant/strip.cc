@@ -33,11 +33,9 @@ constexpr float kRound = 12582912.0f;
 }  // namespace
 
 Levels::Levels(const FormatSpec& spec) : spec_(spec) {
-  check(spec.kind == Kind::integer || spec.kind == Kind::fp4 || spec.kind == Kind::fp8, "{} has no fixed levels",
-        to_string(spec));
-  highest_ = spec.kind == Kind::integer ? static_cast<float>((1 << spec.bits) - 1)
-             : spec.kind == Kind::fp4   ? kE2m1[7]
-                                        : kE4m3Max;
+  const bool e2m1 = spec.kind == Kind::fp4 || spec.kind == Kind::mxfp4;
+  check(spec.kind == Kind::integer || e2m1 || spec.kind == Kind::fp8, "{} has no fixed levels", to_string(spec));
+  highest_ = spec.kind == Kind::integer ? static_cast<float>((1 << spec.bits) - 1) : e2m1 ? kE2m1[7] : kE4m3Max;
   lowest_ = spec.kind == Kind::integer ? 0.0f : -highest_;
 }
 
@@ -54,6 +52,7 @@ Levels::Levels(const FormatSpec& spec, std::span<const int8_t> codebook) : spec_
 [[gnu::always_inline]] inline void Levels::round(float* y) const {
   switch (spec_.kind) {
     case Kind::fp4:
+    case Kind::mxfp4:
       return round_float(y, 1, 1.0f, highest_);
     case Kind::fp8:
       return round_float(y, 3, 0x1p-6f, highest_);
@@ -95,6 +94,7 @@ uint8_t Levels::code(float level) const {
     case Kind::integer:
       return static_cast<uint8_t>(level);
     case Kind::fp4:
+    case Kind::mxfp4:
       return to_e2m1(level);
     case Kind::fp8:
       return to_e4m3(level);
@@ -108,6 +108,7 @@ float Levels::level(uint8_t code) const {
     case Kind::integer:
       return code;
     case Kind::fp4:
+    case Kind::mxfp4:
       return kE2m1[code];
     case Kind::fp8:
       return e4m3_to_float(code);
@@ -135,6 +136,10 @@ Strip::Strip(const FormatSpec& spec, std::span<const float> w, int64_t out, int6
 
 float stored_scale(const FormatSpec& spec, float wanted, float row_scale) {
   if (spec.kind == Kind::fp8) return wanted;
+  if (spec.kind == Kind::mxfp4) {
+    if (wanted == 0) return 0.0f;
+    return std::exp2(std::clamp(std::nearbyint(std::log2(wanted)), -127.0f, 125.0f));  // 6 times it must be finite
+  }
   if (spec.kind == Kind::integer && spec.scale == ScaleKind::f16) {
     if (wanted == 0) return 0.0f;
     return std::clamp(to_float(to_f16(wanted)), 0x1p-24f, 65504.0f);  // neither zero nor infinite
@@ -179,6 +184,11 @@ void emit_group(const Strip& s, int64_t r, int64_t g, VectorCode& m, const Forma
 
 void emit_group(const Strip& s, int64_t r, int64_t g, FpBlock& m, const FormatSpec& spec) {
   const int64_t row = s.first + r, at = row * s.groups + g;
+  if (spec.kind == Kind::mxfp4) {
+    const float power = s.scale[g * kLanes + r];  // It is 0 where all codes are.
+    m.scale.view.data[at] = std::byte(power == 0 ? 0 : std::ilogb(power) + 127);
+    return;
+  }
   const float row_scale = spec.kind == Kind::fp8 ? s.scale[r] : s.row_scale[r];
   m.row_scale.as<float>()[row] = row_scale;
   if (spec.kind == Kind::fp8 || row_scale == 0) return;

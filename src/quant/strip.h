@@ -64,8 +64,8 @@ inline int64_t strips(int64_t out) { return (out + kLanes - 1) / kLanes; }
 void fit_scales(const FormatSpec& spec, const Levels& levels, std::span<const float> importance, bool search,
                 Strip& strip);
 
-// Returns the stored scale nearest to a wanted one, with the row scale fixed: an FP16 number, or a u8, i8 or E4M3
-// multiple of row_scale.
+// Returns the stored scale nearest to a wanted one, with the row scale fixed: an FP16 number, a power of two, or a u8,
+// i8 or E4M3 multiple of row_scale.
 float stored_scale(const FormatSpec& spec, float wanted, float row_scale);
 float stored_offset(const FormatSpec& spec, float wanted, float row_scale);  // for fp4 with an offset
 

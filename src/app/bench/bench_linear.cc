@@ -18,9 +18,10 @@ namespace fidelio::app {
 namespace {
 
 struct LinearBench {
-  std::vector<std::string> formats = {
-      "bf16",    "int2g64zs8", "int3g64zs8", "int4g64zs8", "int5g64zs8", "int6g64zs8", "int7g64zs8", "int8g64zs8",
-      "lut2g64", "lut3g64",    "lut4g64",    "lut5g64",    "lut6g64",    "fp4g16",     "fp4g16z",    "fp8"};
+  std::vector<std::string> formats = {"bf16",       "int2g64zs8", "int3g64zs8", "int4g64zs8", "int5g64zs8",
+                                      "int6g64zs8", "int7g64zs8", "int8g64zs8", "lut2g64",    "lut3g64",
+                                      "lut4g64",    "lut5g64",    "lut6g64",    "fp4g16",     "fp4g16z",
+                                      "mxfp4",      "fp8"};
   std::vector<std::string> activations = {"a16", "a8"}, shapes = {"tinyllama-1.1b"};
   std::vector<int64_t> rows = {1, 4, 16, 512};
   int view = 0;  // It is the number of high bits of codes to read; 0 means all.

@@ -30,15 +30,16 @@ int64_t round_up(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit;
 
 int coding_of(const FormatSpec& spec) {
   if (spec.kind == Kind::fp4) return lowbit::kFp4;
-  return spec.kind == Kind::grid ? spec.bits + 5 : spec.bits - 2;
+  return spec.kind == Kind::grid || spec.kind == Kind::mxfp4 ? spec.bits + 5 : spec.bits - 2;
 }
 
 Layout layout_of(const FormatSpec& spec, int64_t out, int64_t in) {
   Layout l{};
-  const bool fp4 = spec.kind == Kind::fp4;
+  const bool fp4 = spec.kind == Kind::fp4, mxfp4 = spec.kind == Kind::mxfp4;
   l.coding = coding_of(spec);
   l.code_bits = spec.bits;
   l.scale = fp4                           ? lowbit::Scale::e4m3
+            : mxfp4                       ? lowbit::Scale::e8m0
             : spec.kind == Kind::grid     ? lowbit::Scale::i8
             : spec.scale == ScaleKind::u8 ? lowbit::Scale::u8
                                           : lowbit::Scale::f16;
@@ -50,7 +51,7 @@ Layout layout_of(const FormatSpec& spec, int64_t out, int64_t in) {
   l.group_spans = spec.group == 0 ? l.spans : fp4 ? 1 : spec.group / kSpan;
   l.activation_group_spans = activation_group(spec) / kSpan;
   l.activation_groups = (l.spans + l.activation_group_spans - 1) / l.activation_group_spans;
-  l.front = spec.kind == Kind::grid ? 128 : fp4 ? 64 : 0;
+  l.front = spec.kind == Kind::grid ? 128 : fp4 || mxfp4 ? 64 : 0;
   l.scale_offset = l.scale == lowbit::Scale::f16 ? 0 : kBlock * 4;
   l.zero_offset = l.scale_offset + l.groups * kBlock * (l.scale == lowbit::Scale::f16 ? 2 : 1);
   const int64_t zero_bytes = !l.has_zero ? 0 : fp4 ? kBlock : 2 * spec.bits;  // bytes of a group
@@ -152,8 +153,10 @@ void pack_zeros(const IntGroup& w, const Layout& l, int64_t block, uint8_t* base
     }
 }
 
+// A format without row scales has ones.
 void pack_row_scales(const OwnedTensor& row_scale, const Layout& l, int64_t block, uint8_t* base) {
   const int64_t rows = std::min<int64_t>(kBlock, l.out - block * kBlock);
+  if (!row_scale) return void(std::fill_n(reinterpret_cast<float*>(base), rows, 1.0f));
   std::memcpy(base, row_scale.as<const float>().data() + block * kBlock, static_cast<size_t>(rows) * 4);
 }
 
@@ -176,7 +179,7 @@ Buffer pack(const LinearWeight& w) {
   const auto* integer = std::get_if<IntGroup>(&w.main);
   const auto* grid = std::get_if<VectorCode>(&w.main);
   const auto* fp4 = std::get_if<FpBlock>(&w.main);
-  check(integer || (grid && grid->dim == 1) || (fp4 && w.spec.kind == Kind::fp4),
+  check(integer || (grid && grid->dim == 1) || (fp4 && w.spec.kind != Kind::fp8),
         "a {} weight is neither integers nor a grid", to_string(w.spec));
   const Codes& codes = integer ? integer->codes : grid ? grid->codes : fp4->codes;
   const Tensor& scale = (integer ? integer->scale : grid ? grid->scale : fp4->scale).view;
@@ -198,6 +201,7 @@ float scale_at(const Layout& l, const uint8_t* base, int64_t group, int r) {
   const uint8_t* p = base + l.scale_offset;
   const int64_t i = group * kBlock + r;
   if (l.scale == lowbit::Scale::f16) return to_float(reinterpret_cast<const f16*>(p)[i]);
+  if (l.scale == lowbit::Scale::e8m0) return e8m0_to_float(p[i]);
   const float row_scale = reinterpret_cast<const float*>(base)[r];
   return row_scale * static_cast<float>(l.scale == lowbit::Scale::u8 ? p[i] : static_cast<int8_t>(p[i]));
 }
@@ -224,6 +228,10 @@ void decode_span(const Layout& l, const uint8_t* packed, const uint8_t* base, in
     return;
   }
   const float scale = scale_at(l, base, group, r);
+  if (l.scale == lowbit::Scale::e8m0) {
+    for (int64_t c = 0; c < columns; ++c) values[c] = scale * kE2m1[static_cast<size_t>(code[c])];
+    return;
+  }
   const int zero = zero_at(l, base, group, r), below = l.code_bits - lowbit::bits_of(l.coding);
   const float middle = static_cast<float>((1 << below) - 1) / 2;
   for (int64_t c = 0; c < columns; ++c) {
@@ -340,7 +348,7 @@ void multiply_split(const Linear& w, const Prepared& x, int64_t first, int64_t l
 template <int kBits>
 bool accepts(const FormatSpec& spec, int64_t, int64_t) {
   if (spec.below != 0) return false;  // a view without its weight: kernels read views in the weight's own packing
-  if (spec.kind == Kind::fp4) return kBits == 0;
+  if (spec.kind == Kind::fp4 || spec.kind == Kind::mxfp4) return kBits == 0;
   return spec.group % kSpan == 0 && kBits < spec.bits;
 }
 
@@ -373,12 +381,13 @@ LinearKernel row_of(Kind kind) {
 
 template <Isa kIsa>
 std::span<const LinearKernel> rows_of() {
-  static const std::array<LinearKernel, 9> rows = {
-      row_of<kIsa, Activations::f32>(Kind::fp4),     row_of<kIsa, Activations::a16>(Kind::fp4),
-      row_of<kIsa, Activations::a8>(Kind::fp4),      row_of<kIsa, Activations::f32>(Kind::integer),
-      row_of<kIsa, Activations::a16>(Kind::integer), row_of<kIsa, Activations::a8>(Kind::integer),
-      row_of<kIsa, Activations::f32>(Kind::grid),    row_of<kIsa, Activations::a16>(Kind::grid),
-      row_of<kIsa, Activations::a8>(Kind::grid)};
+  static const std::array<LinearKernel, 12> rows = {
+      row_of<kIsa, Activations::f32>(Kind::mxfp4),   row_of<kIsa, Activations::a16>(Kind::mxfp4),
+      row_of<kIsa, Activations::a8>(Kind::mxfp4),    row_of<kIsa, Activations::f32>(Kind::fp4),
+      row_of<kIsa, Activations::a16>(Kind::fp4),     row_of<kIsa, Activations::a8>(Kind::fp4),
+      row_of<kIsa, Activations::f32>(Kind::integer), row_of<kIsa, Activations::a16>(Kind::integer),
+      row_of<kIsa, Activations::a8>(Kind::integer),  row_of<kIsa, Activations::f32>(Kind::grid),
+      row_of<kIsa, Activations::a16>(Kind::grid),    row_of<kIsa, Activations::a8>(Kind::grid)};
   return rows;
 }
 

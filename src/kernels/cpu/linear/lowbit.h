@@ -6,10 +6,10 @@
 // with zeros.
 //
 //   tables:  a grid has 2^bits codebook entries, each + 128 as a byte, padded to 64 bytes; those of its views of b bits
-//            follow from byte 64 + 2^b on. FP4 has one table of 64 bytes, as the grid 2 x E2M1. Other formats have
-//            none.
-//   block:   row scales   16 FP32           (8-bit scales only)
-//            scales       groups x 16       as stored: FP16, u8, i8 or E4M3
+//            follow from byte 64 + 2^b on. FP4 and MXFP4 have one table of 64 bytes, as the grid 2 x E2M1. Other
+//            formats have none.
+//   block:   row scales   16 FP32           (8-bit scales only; MXFP4's are ones)
+//            scales       groups x 16       as stored: FP16, u8, i8, E4M3 or E8M0
 //            zeros        groups x 16 b-bit strings of 2b bytes (asymmetric integers), row r at bits [r b, r b + b);
 //                         FP4 with offsets: groups x 16 E4M3
 //            padding to 64 bytes
@@ -28,12 +28,13 @@
 // interleaved so that a 4-byte broadcast of activations meets 16 rows in one vpdpbusd: its INT32 lanes are output
 // rows, and no horizontal sums are needed.
 //
-// FP4's groups are half a span: its kernels sum each half of a span separately, with w = scale / 2 * (2 x E2M1) +
-// offset, and there is one activation scale a span. A view of the high planes of an integer weight reads the same
-// packed bytes as the whole weight. A code q that lacks its low d bits stands for the middle of what they could be,
-// (q 2^d + (2^d - 1) / 2 - zero) scale; in integers that is (q 2^(d+1) - (2 zero - (2^d - 1))) times half the scale.
-// These integers are twice those of the whole weight, and still fit: 511 * 16319 * 128 < 2^31. A view of a grid is
-// the grid of its own entries over the first planes.
+// MXFP4 is a grid of 4 bits to the kernels, with scales of half the power of two. FP4's groups are half a span: its
+// kernels sum each half of a span separately, with w = scale / 2 * (2 x E2M1) + offset, and there is one activation
+// scale a span. A view of the high planes of an integer weight reads the same packed bytes as the whole weight. A code
+// q that lacks its low d bits stands for the middle of what they could be, (q 2^d + (2^d - 1) / 2 - zero) scale; in
+// integers that is (q 2^(d+1) - (2 zero - (2^d - 1))) times half the scale. These integers are twice those of the whole
+// weight, and still fit: 511 * 16319 * 128 < 2^31. A view of a grid is the grid of its own entries over the first
+// planes.
 //
 // Prepared activations are x = scale (128 hi + lo) or scale * hi with |128 hi + lo| <= 16319, |hi| <= 127 (31 and 7
 // for A6 and A4) and -64 <= lo <= 63:
@@ -78,7 +79,7 @@ constexpr void for_each_coding(const Of& of) {
   }
 }
 
-enum class Scale : uint8_t { f16, u8, i8, e4m3 };
+enum class Scale : uint8_t { f16, u8, i8, e4m3, e8m0 };
 
 struct Layout {
   int coding;

@@ -107,6 +107,11 @@ FIDELIO_INLINE __m256 scales_of(const Layout& l, const uint8_t* base, int64_t gr
   const uint8_t* p = base + l.scale_offset;
   if (l.scale == Scale::f16) return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p + 2 * at)));
   const __m128i bytes = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(p + at));
+  if (l.scale == Scale::e8m0) {  // the byte is FP32's exponent, but 0 stands for a subnormal; the grid is 2 x E2M1
+    const __m256i power = _mm256_slli_epi32(_mm256_cvtepu8_epi32(bytes), 23);
+    const __m256i held = _mm256_max_epi32(power, _mm256_set1_epi32(0x400000));
+    return _mm256_mul_ps(_mm256_castsi256_ps(held), _mm256_set1_ps(0.5f));
+  }
   return _mm256_cvtepi32_ps(l.scale == Scale::u8 ? _mm256_cvtepu8_epi32(bytes) : _mm256_cvtepi8_epi32(bytes));
 }
 

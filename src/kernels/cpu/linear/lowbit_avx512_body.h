@@ -106,6 +106,11 @@ FIDELIO_INLINE __m512 load_scales(const Layout& l, const uint8_t* block, int64_t
   if (l.scale == Scale::f16)
     return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p + 32 * group)));
   const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p + 16 * group));
+  if (l.scale == Scale::e8m0) {  // the byte is FP32's exponent, but 0 stands for a subnormal; the grid is 2 x E2M1
+    const __m512i power = _mm512_slli_epi32(_mm512_cvtepu8_epi32(bytes), 23);
+    const __m512i held = _mm512_max_epi32(power, _mm512_set1_epi32(0x400000));
+    return _mm512_mul_ps(_mm512_castsi512_ps(held), _mm512_set1_ps(0.5f));
+  }
   return _mm512_cvtepi32_ps(l.scale == Scale::u8 ? _mm512_cvtepu8_epi32(bytes) : _mm512_cvtepi8_epi32(bytes));
 }
 

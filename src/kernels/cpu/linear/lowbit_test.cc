@@ -31,9 +31,14 @@ std::vector<FormatSpec> all_specs() {
   return specs;
 }
 
-// Returns the formats whose groups are whole spans, and FP4.
-std::vector<FormatSpec> all_specs_and_fp4() {
+// Returns the formats whose codes are integers times the scale of a group of whole spans.
+std::vector<FormatSpec> all_specs_and_mxfp4() {
   std::vector<FormatSpec> specs = all_specs();
+  specs.push_back(parse_format("mxfp4"));
+  return specs;
+}
+std::vector<FormatSpec> all_specs_and_fp4() {
+  std::vector<FormatSpec> specs = all_specs_and_mxfp4();
   for (const char* fp4 : {"fp4g16", "fp4g16z"}) specs.push_back(parse_format(fp4));
   return specs;
 }
@@ -67,9 +72,14 @@ LinearWeight random_weight(const FormatSpec& spec, int64_t out, int64_t in, uint
         for (int64_t g = 0; g < spec.groups(in); ++g) set_zero(*m, o, g, static_cast<int>(rng.below(1u << spec.bits)));
   } else if (auto* f = std::get_if<FpBlock>(&w.main)) {
     fill(f->codes);
-    for (float& r : elements<float>(f->row_scale)) r = static_cast<float>(0.001 * (0.5 + rng.uniform()));
+    // MXFP4 has the smallest powers too, which are subnormal.
+    const auto power = [&] { return static_cast<uint8_t>(rng.below(5) == 0 ? rng.below(3) : 115 + rng.below(12)); };
+    const bool mxfp4 = spec.kind == Kind::mxfp4;
+    for (int64_t i = 0; mxfp4 && i < f->scale.view.elements(); ++i) elements<uint8_t>(f->scale)[i] = power();
+    for (int64_t i = 0; !mxfp4 && i < out; ++i)
+      elements<float>(f->row_scale)[i] = static_cast<float>(0.001 * (0.5 + rng.uniform()));
     for (OwnedTensor* t : {&f->scale, &f->offset})
-      for (int64_t i = 0; *t && i < t->view.elements(); ++i)  // all but NaN, subnormals included
+      for (int64_t i = 0; !mxfp4 && *t && i < t->view.elements(); ++i)  // all but NaN, subnormals included
         t->view.data[i] = static_cast<std::byte>(rng.below(0x7f) | rng.below(2) << 7);
   } else {
     auto& v = std::get<VectorCode>(w.main);
@@ -160,9 +170,12 @@ struct Exact {
       std::vector<double> scales;
       const auto* integer = std::get_if<IntGroup>(&w.main);
       const auto* grid = std::get_if<VectorCode>(&w.main);
+      const auto* mxfp4 = std::get_if<FpBlock>(&w.main);
       const int64_t g = w.spec.group_size(w.in), groups = w.spec.groups(w.in);
       for (int64_t c = 0; c < w.in; ++c) {
-        if (grid) {
+        if (mxfp4) {
+          row.push_back(static_cast<int>(2 * kE2m1[mxfp4->codes.get(o, c)]));
+        } else if (grid) {
           row.push_back(grid->codebook.as<const int8_t>()[grid->codes.get(o, c)]);
         } else {
           const int zero = w.spec.symmetric ? 1 << (w.spec.bits - 1) : get_zero(*integer, o, c / g);
@@ -171,7 +184,9 @@ struct Exact {
       }
       for (int64_t i = 0; i < groups; ++i) {
         const int64_t at = o * groups + i;
-        if (grid) {
+        if (mxfp4) {
+          scales.push_back(std::ldexp(1.0, mxfp4->scale.as<const uint8_t>()[at] - 128));
+        } else if (grid) {
           scales.push_back(double{grid->row_scale.as<const float>()[o]} * grid->scale.as<const int8_t>()[at]);
         } else if (w.spec.scale == ScaleKind::u8) {
           scales.push_back(double{integer->row_scale.as<const float>()[o]} * integer->scale.as<const uint8_t>()[at]);
@@ -221,7 +236,7 @@ struct Size {
 
 TEST(Lowbit, IntegerFormsConformForEveryFormatIsaAndRaggedSize) {
   for (const Isa isa : supported_isas())
-    for (const FormatSpec& spec : all_specs())
+    for (const FormatSpec& spec : all_specs_and_mxfp4())
       for (const Size size : {Size{37, 352}, Size{16, 128}, Size{3, 101}}) {
         const bool odd = size.out == 37;
         const LinearWeight weight = random_weight(spec, size.out, size.in, 7 + size.out, odd);

@@ -61,7 +61,7 @@ void Cuda::State::prepare_halves(const Acts& input) {
 }
 
 cuda::Rounding Cuda::State::rounding_for(const FormatSpec& weight, const Acts& input) const {
-  const bool codes = weight.kind == Kind::fp4 ||
+  const bool codes = weight.kind == Kind::fp4 || weight.kind == Kind::mxfp4 ||
                      ((weight.kind == Kind::integer || weight.kind == Kind::grid) && weight.group % 32 == 0);
   if (!is_coarse(mode) || !codes) return {};
   const int group = static_cast<int>(activation_group(weight));

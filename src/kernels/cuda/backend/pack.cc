@@ -2,6 +2,7 @@
 
 #include <spdlog/spdlog.h>
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <cstring>
@@ -12,6 +13,7 @@
 
 #include "core/thread_pool.h"
 #include "formats/grid_curve.h"
+#include "formats/small_float.h"
 #include "kernels/cuda/linear/dense/gemm.h"
 
 namespace fidelio::cuda {
@@ -50,6 +52,38 @@ DeviceBuffer uploaded_grid(Stream stream, std::span<const int8_t> entries, const
     std::memcpy(all.as<int8_t>().data() + entries.size(), terms, sizeof terms);
   }
   return uploaded(stream, all.view);
+}
+
+// MXFP4 is a grid of 16 entries, twice E2M1, with scales that are powers of two. A grid's scales are signed bytes times
+// a number of each row, which holds seven powers; the result is empty if the blocks of a row have more. A block of
+// zeros may have any scale.
+std::optional<LinearWeight> as_grid(const LinearWeight& weight) {
+  const auto& from = std::get<FpBlock>(weight.main);
+  LinearWeight grid =
+      allocate_weight({.kind = Kind::grid, .bits = 4, .group = weight.spec.group}, weight.out, weight.in);
+  auto& to = std::get<VectorCode>(grid.main);
+  to.codes = from.codes;
+  for (size_t q = 0; q < kE2m1.size(); ++q) to.codebook.as<int8_t>()[q] = static_cast<int8_t>(2 * kE2m1[q]);
+  const int64_t groups = weight.spec.groups(weight.in), group = weight.spec.group;
+  std::vector<uint8_t> codes(static_cast<size_t>(weight.in));
+  for (int64_t row = 0; row < weight.out; ++row) {
+    from.codes.get_row(row, codes);
+    const auto power = [&](int64_t g) -> int {  // -1 for a block of zeros
+      const auto begin = codes.begin() + g * group, end = codes.begin() + std::min(weight.in, (g + 1) * group);
+      const bool zeros = std::all_of(begin, end, [](uint8_t q) { return (q & 7) == 0; });
+      return zeros ? -1 : from.scale.as<const uint8_t>()[static_cast<size_t>(row * groups + g)];
+    };
+    int least = 255, most = 0;
+    for (int64_t g = 0; g < groups; ++g)
+      if (const int s = power(g); s >= 0) least = std::min(least, s), most = std::max(most, s);
+    const bool zeros = least == 255;
+    if (!zeros && (most > least + 6 || least < 2)) return std::nullopt;  // the row's number must not be subnormal
+    to.row_scale.as<float>()[static_cast<size_t>(row)] = zeros ? 1 : std::ldexp(1.0f, least - 128);
+    for (int64_t g = 0; g < groups; ++g)
+      to.scale.as<int8_t>()[static_cast<size_t>(row * groups + g)] =
+          static_cast<int8_t>(power(g) < 0 ? 0 : 1 << (power(g) - least));
+  }
+  return grid;
 }
 
 // Packs codes. A channel-wise weight is packed as one with groups of 128 that share a scale.
@@ -314,8 +348,9 @@ Linear pack(Stream stream, const LinearWeight& weight) {
   to.values.out = weight.out;
   to.values.in = weight.in;
   if (weight.bias) to.bias = uploaded(stream, weight.bias.view);
-  if (has_kernel(weight.spec)) {
-    pack_codes(stream, weight, to);
+  const std::optional<LinearWeight> grid = weight.spec.kind == Kind::mxfp4 ? as_grid(weight) : std::nullopt;
+  if (grid || has_kernel(weight.spec)) {
+    pack_codes(stream, grid ? *grid : weight, to);
   } else if (weight.spec.kind == Kind::vq) {
     pack_vectors(stream, weight, to);
   } else if (const auto* dense = std::get_if<Dense>(&weight.main)) {
