@@ -48,6 +48,7 @@ INSTANTIATE_TEST_SUITE_P(All, Families, testing::ValuesIn(kFamilyModels), [](con
 INSTANTIATE_TEST_SUITE_P(Experts, Families, testing::ValuesIn(kExpertModels),
                          [](const auto& info) { return info.param; });
 INSTANTIATE_TEST_SUITE_P(Delta, Families, testing::ValuesIn(kDeltaModels), [](const auto& info) { return info.param; });
+INSTANTIATE_TEST_SUITE_P(Sinks, Families, testing::ValuesIn(kSinkModels), [](const auto& info) { return info.param; });
 
 // Calibration runs a layer stop by stop. The result is that of the layer in one piece, with the same operations and
 // hence the same bits.
@@ -183,8 +184,10 @@ TEST_P(Families, ADenseCheckpointIsTheSameModel) {
   write_checkpoint(folder / "dense", checkpoint, {}, nullptr, nlohmann::json::object());
   const Checkpoint written = Checkpoint::open(folder / "dense");
   const std::vector<std::string> names = Safetensors::open(folder / "dense").names();
-  for (LinearId id : linears_of(checkpoint.config()))
-    EXPECT_THAT(names, testing::Contains(weight_name(id))) << to_string(id);
+  for (LinearId id : linears_of(checkpoint.config())) {
+    const std::string part = checkpoint.format(id).is_dense() ? ".weight" : ".plane0";
+    EXPECT_THAT(names, testing::Contains(module_name(id) + part)) << to_string(id);
+  }
   for (LinearId id : fixed_linears_of(checkpoint.config()))
     EXPECT_THAT(names, testing::Contains(weight_name(id))) << to_string(id);
   EXPECT_THAT(written.notes(), testing::IsEmpty());

@@ -34,7 +34,7 @@ CLASSES = {"llama": "LlamaForCausalLM", "mistral": "MistralForCausalLM", "qwen2"
            "phi3": "Phi3ForCausalLM", "granite": "GraniteForCausalLM", "olmo2": "Olmo2ForCausalLM", "olmo3": "Olmo3ForCausalLM",
            "gemma3_text": "Gemma3ForCausalLM", "mixtral": "MixtralForCausalLM", "olmoe": "OlmoeForCausalLM", "qwen3_moe": "Qwen3MoeForCausalLM",
            "granitemoe": "GraniteMoeForCausalLM", "qwen3_next": "Qwen3NextForCausalLM", "qwen3_5_text": "Qwen3_5ForCausalLM",
-           "qwen3_5_moe_text": "Qwen3_5MoeForCausalLM"}
+           "qwen3_5_moe_text": "Qwen3_5MoeForCausalLM", "gpt_oss": "GptOssForCausalLM"}
 
 # name -> (dtype of the file, family, keys). Sizes are small and awkward on purpose: d = 48 and f = 80 are multiples of 16 but
 # not of 32 or 64, so that every kernel meets its ragged end.
@@ -142,11 +142,28 @@ DELTA = {
     "qwen3_5_moe_image_each": ("float16", "qwen3_5_moe_text", dict(EXPERTS, full_attention_interval=3, num_hidden_layers=3, num_experts=3,
                                                                   num_experts_per_tok=3, linear_value_head_dim=8, **ROPE)),
 }
+# Attention with sinks and experts with clamped gates. Windows of 20 are left behind early.
+STRETCHED = dict(rope_type="yarn", factor=4.0, beta_fast=8.0, beta_slow=1.0, truncate=False, original_max_position_embeddings=128)
+GPT_OSS = {
+    # Every second layer has a window, from the first on, as no list says otherwise.
+    "gpt_oss": ("bfloat16", "gpt_oss", dict(num_hidden_layers=3, num_local_experts=5, num_experts_per_tok=2, rope_scaling=STRETCHED)),
+    # All keys as transformers 5 writes them; no bias in attention, another clamp, the head is the embedding.
+    "gpt_oss_keys5": ("float32", "gpt_oss", dict(num_hidden_layers=2, num_local_experts=3, num_experts_per_tok=3, hidden_size=36, intermediate_size=20,
+                                                num_attention_heads=6, num_key_value_heads=3, head_dim=10, attention_bias=False,
+                                                tie_word_embeddings=True, swiglu_alpha=1.3, swiglu_limit=2.5, layer_types=[
+                                                    "full_attention", "sliding_attention"], rope_parameters=dict(STRETCHED, rope_theta=1.5e5))),
+    # The experts are in MXFP4.
+    "gpt_oss_mxfp4": ("bfloat16", "gpt_oss", dict(num_hidden_layers=2, num_local_experts=5, num_experts_per_tok=4, hidden_size=96, intermediate_size=32,
+                                                 quantization_config=dict(quant_method="mxfp4", modules_to_not_convert=[
+                                                     "model.layers.*.self_attn", "model.layers.*.mlp.router", "model.embed_tokens", "lm_head"]))),
+}
+WINDOWED = dict(SMALL, vocab_size=48, num_attention_heads=4, num_key_value_heads=2, head_dim=24, max_position_embeddings=256, sliding_window=20)
 # The norm of a delta net's output divides by its size, which is near zero where q and k happen to be orthogonal: the first rows of
 # such a model say little about anybody's arithmetic. These have other random numbers, in which no row is so.
 SEEDS = {"qwen3_next": 3, "qwen3_5_moe": 2}
 MODELS.update(FAMILIES)
 MODELS.update(DELTA)
+MODELS.update(GPT_OSS)
 # These files hold a tensor for each matrix of each expert; the others hold those of a layer together.
 EACH_EXPERT = ("qwen3_next", "qwen3_next_full", "qwen3_5_moe_plain", "qwen3_5_moe_image_each")
 # Text models within models that see images: how their config and their tensors are called there.
@@ -171,7 +188,7 @@ QUESTION = "What is 348 + 5127?"  # in place of None: through the chat template
 
 
 def base_of(name):
-    return SMALL if name in FAMILIES else MIXED if name in DELTA else BASE
+    return SMALL if name in FAMILIES else MIXED if name in DELTA else WINDOWED if name in GPT_OSS else BASE
 
 
 def value_of(key, shape, family):
@@ -186,6 +203,12 @@ def value_of(key, shape, family):
         return (family not in ZERO_CENTRED) + 0.3 * torch.randn(shape)
     if key.endswith("bias"):
         return 0.3 * torch.randn(shape)
+    if key.endswith("sinks"):
+        return 1.5 * torch.randn(shape)
+    if family == "gpt_oss" and key.endswith(("q_proj.weight", "k_proj.weight")):  # yarn multiplies scores by the square of its factor
+        return torch.randn(shape) * 0.8 / shape[-1] ** 0.5
+    if family == "gpt_oss" and ".experts." in key:  # these matrices lie by columns, and some gates and ups reach the clamp
+        return torch.randn(shape) * (2.5 if "gate_up" in key else 1.5) / shape[-2] ** 0.5
     return torch.randn(shape) * 1.5 / shape[-1] ** 0.5
 
 
@@ -199,6 +222,22 @@ def expert_by_expert(tensors):
         for expert, rows in enumerate(value):
             parts = zip(("gate_proj", "up_proj"), rows.chunk(2)) if name == "gate_up_proj" else [(name, rows)]
             files.update({f"{module}.{expert}.{part}.weight": matrix.clone() for part, matrix in parts})
+    return files
+
+
+def in_mxfp4(tensors):
+    """Experts of random codes and scales in place of the values, as the release has them: rows, blocks of 32, 16 bytes of two codes."""
+    files = {}
+    for key, value in tensors.items():
+        if not key.endswith(("experts.gate_up_proj", "experts.down_proj")):
+            files[key] = value
+            continue
+        experts, columns, rows = value.shape
+        files[key + "_blocks"] = torch.randint(0, 256, (experts, rows, columns // 32, 16), dtype=torch.uint8)
+        scale = 127 + round(math.log2(value.float().std() / 2.93))  # 2.93 is the root of the mean square of all codes' values
+        scales = torch.randint(scale - 1, scale + 2, (experts, rows, columns // 32), dtype=torch.uint8)
+        scales[torch.rand(scales.shape) < 0.02] = 0
+        files[key + "_scales"] = scales
     return files
 
 
@@ -220,6 +259,8 @@ def write_tiny(folder, name, dtype, family, keys):
         without = text.get("shared_expert_intermediate_size") == 0 and "shared_expert" in key  # transformers has empty matrices
         if not without:
             tensors[key] = value_of(key, value.shape, family).to(getattr(torch, dtype)).contiguous()
+    if "quantization_config" in text:
+        tensors = in_mxfp4(tensors)
     if name in EACH_EXPERT:
         tensors = expert_by_expert(tensors)
     shutil.rmtree(folder, ignore_errors=True)
@@ -242,7 +283,10 @@ def write_tiny(folder, name, dtype, family, keys):
 
 
 def load(folder):
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
+    more = {}
+    if json.load(open(os.path.join(folder, "config.json"), encoding="utf-8")).get("quantization_config"):
+        more["quantization_config"] = transformers.Mxfp4Config(dequantize=True)
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager", **more).eval().float()
     embedding = model.get_input_embeddings()
     if hasattr(embedding, "embed_scale"):  # of the dtype that the model is served in, also where all else is FP32
         dtype = json.load(open(os.path.join(folder, "config.json"), encoding="utf-8"))["torch_dtype"]
@@ -316,7 +360,7 @@ def tiny(name):
     folder = f"tests/models/{name}"
     write_tiny(folder, name, *MODELS[name])
     model = load(folder)
-    tokens, continued = (150, 40) if name in DELTA else (TOKENS, GREEDY)
+    tokens, continued = (150, 40) if name in DELTA or name in GPT_OSS else (TOKENS, GREEDY)
     ids = torch.randint(3, base_of(name)["vocab_size"], (tokens,), generator=torch.Generator().manual_seed(1)).tolist()
     logits = logits_of(model, ids)
     greedy, gaps = continuation(model, ids, continued, None)

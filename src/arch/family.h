@@ -26,10 +26,11 @@ enum class Architecture : uint8_t {
   granite_moe,
   qwen3_next,
   qwen3_5,
-  qwen3_5_moe
+  qwen3_5_moe,
+  gpt_oss
 };
 
-enum class Activation : uint8_t { silu, gelu_tanh, sigmoid };
+enum class Activation : uint8_t { silu, gelu_tanh, sigmoid, clamped };
 // QkNorm says how RMSNorm is applied to q and k before they are rotated: not at all, to each head over its e columns
 // (Qwen3, Gemma 3), or to all heads together over h e and hk e columns (OLMo).
 enum class QkNorm : uint8_t { none, head, width };
@@ -40,7 +41,9 @@ enum class QkNorm : uint8_t { none, head, width };
 //   stacked    All experts are in two tensors of three dimensions (Granite).
 //   joined     All experts are in two tensors of three dimensions, mlp.experts.gate_up_proj and down_proj (Qwen3.5), or
 //              each matrix has its own name as for `each` (Qwen3-Next).
-enum class ExpertFiles : uint8_t { none, each, lettered, stacked, joined };
+//   alternating  As for `joined`, but rows of gate and up alternate, and a matrix lies by columns: gate_up_proj is
+//              (E, d, 2 f) and down_proj is (E, f, d) (gpt-oss).
+enum class ExpertFiles : uint8_t { none, each, lettered, stacked, joined, alternating };
 
 // Blocks says which parts the layers of a family are made of. It holds everything besides numbers in which one family
 // differs from another. step/build.h makes the operations of a step from it.
@@ -53,6 +56,7 @@ struct Blocks {
   bool fused = false;                        // files hold q, k, v as one matrix, and gate, up as one
   bool delta_fused = false;     // files hold a delta net's q, k, v, z as one matrix, and b, a as one, by key head
   bool attention_gate = false;  // q's matrix holds, by head, e rows of q and e rows of a gate on attention's output
+  bool sinks = false;           // each head has a logit of its own that joins its softmax and gives nothing
   ExpertFiles experts = ExpertFiles::none;  // where the MLP is a mixture of experts, how files name them
 };
 

@@ -99,6 +99,10 @@ constexpr Family kFamilies[] = {
      "Qwen3_5MoeForCausalLM",
      "qwen3_5_moe_text",
      {.norm_plus_one = true, .qk_norm = QkNorm::head, .attention_gate = true, .experts = ExpertFiles::joined}},
+    {Architecture::gpt_oss,
+     "GptOssForCausalLM",
+     "gpt_oss",
+     {.activation = Activation::clamped, .sinks = true, .experts = ExpertFiles::alternating}},
 };
 
 }  // namespace

@@ -97,13 +97,15 @@ struct ModelConfig {
   bool tie_embeddings = false;     // the head is the embedding; lm_head.weight is absent, or equal
   bool qkv_bias = false;           // q, k, v have biases (Qwen2; attention_bias=true elsewhere)
   bool o_bias = false;             // o has a bias too (attention_bias=true of Llama and Qwen3; never Qwen2)
-  bool mlp_bias = false;           // gate, up, down have biases (Llama's mlp_bias=true)
+  bool mlp_bias = false;           // gate, up, down have biases (Llama's mlp_bias=true; gpt-oss's experts)
   int sliding_window = 0;          // the window of the layers that have one; 0 means none has
   std::vector<LayerKind> kinds;    // (L) where layers differ; if empty, all have the window and the global rope
   // These are the scalars of Granite and Gemma. Embeddings are multiplied by the first, scores by the second in place
   // of 1 / sqrt(e) (0 keeps that), and the outputs of attention and the MLP by the third. Logits are divided by the
   // fourth.
   double embedding_scale = 1, attention_scale = 0, residual_scale = 1, logit_divisor = 1;
+  // Activation::clamped has these two numbers (step/gate.h).
+  double gate_alpha = 1, gate_limit = 0;
   // The query at position p is multiplied by 1 + query_growth log(1 + floor(p / rope.original_max_positions))
   // (Ministral 3). With 0 it is left as it is.
   double query_growth = 0;

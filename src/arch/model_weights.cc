@@ -6,6 +6,7 @@ namespace fidelio {
 
 int64_t norm_size(const ModelConfig& c, Norm which) {
   if (which == Norm::delta) return c.delta.value_dim;
+  if (which == Norm::sinks) return c.h;
   if (which != Norm::q && which != Norm::k) return c.d;
   if (c.blocks.qk_norm == QkNorm::head) return c.e;
   return int64_t{which == Norm::q ? c.h : c.hk} * c.e;
@@ -20,6 +21,7 @@ std::vector<std::pair<int, Norm>> norms_of(const ModelConfig& c) {
       norms.emplace_back(i, Norm::delta);
     else if (c.blocks.qk_norm != QkNorm::none)
       norms.insert(norms.end(), {{i, Norm::q}, {i, Norm::k}});
+    if (c.blocks.sinks && !has_delta_net(c, i)) norms.emplace_back(i, Norm::sinks);
   }
   norms.emplace_back(-1, Norm::final);
   return norms;

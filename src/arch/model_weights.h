@@ -34,11 +34,11 @@ double share_of_rows(const ModelConfig& config, LinearId id);
 Shape shape_of(const ModelConfig& config, LinearId id);  // Returns (out, in), where `in` counts kept columns twice.
 // Returns the number of elements, where every column counts once.
 int64_t elements_of(const ModelConfig& config, LinearId id);
-// Returns all norms of the model, each with its layer, which is -1 for the final norm.
+// Returns all norms of the model and its sinks, each with its layer, which is -1 for the final norm.
 std::vector<std::pair<int, Norm>> norms_of(const ModelConfig& config);
 // Returns the norms of the predictor, none of which norms_of() has.
 std::vector<std::pair<int, Norm>> predictor_norms_of(const ModelConfig& config);
-// Returns the number of values in a norm's weight: d, or for q and k the columns that are normed together.
+// Returns the number of values in a norm's weight: d, for q and k the columns that are normed together, for sinks h.
 int64_t norm_size(const ModelConfig& config, Norm which);
 // Returns the layers whose MLP is a mixture of experts, and the tensor names of their routers.
 std::vector<int> routed_layers(const ModelConfig& config);

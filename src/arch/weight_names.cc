@@ -120,6 +120,8 @@ std::string norm_name(const ModelConfig& config, int layer, Norm norm) {
       return in_layer("self_attn.k_norm");
     case Norm::delta:
       return in_layer("linear_attn.norm");
+    case Norm::sinks:
+      return fmt::format("{}.self_attn.sinks", layer_name(layer));
     case Norm::token:
       return "mtp.pre_fc_norm_embedding.weight";
     case Norm::before:
@@ -142,6 +144,8 @@ std::string router_name(const ModelConfig& c, int layer) {
       return layer_name(layer) + ".block_sparse_moe.gate.weight";
     case ExpertFiles::stacked:
       return layer_name(layer) + ".block_sparse_moe.router.layer.weight";
+    case ExpertFiles::alternating:
+      return layer_name(layer) + ".mlp.router.weight";
   }
   return layer_name(layer) + ".mlp.gate.weight";
 }
@@ -161,6 +165,12 @@ FusedName expert_name(const ModelConfig& c, LinearId id) {
     const std::string experts = layer_name(id.layer) + ".mlp.experts";
     if (id.role == Role::down) return {experts + ".down_proj", {down}, c.experts * d};
     return {experts + ".gate_up_proj", {of_both}, 2 * c.experts * f};
+  }
+  if (c.blocks.experts == ExpertFiles::alternating) {
+    const std::string experts = layer_name(id.layer) + ".mlp.experts";
+    if (id.role == Role::down) return {experts + ".down_proj", {down}, c.experts * d, true};
+    const RowRun every_other{2 * e * f + (id.role == Role::up ? 1 : 0), f, 2};
+    return {experts + ".gate_up_proj", {every_other}, 2 * c.experts * f, true};
   }
   if (c.blocks.experts != ExpertFiles::stacked) return {};
   if (id.role == Role::down) return {module + ".output_linear.weight", {down}, c.experts * d};
@@ -206,6 +216,14 @@ std::string file_module_name(const ModelConfig& c, LinearId id) {
   if (id.expert < 0 || c.blocks.experts != ExpertFiles::lettered) return module_name(id);
   const std::string weight = expert_name(c, id).weight;
   return weight.substr(0, weight.rfind('.'));
+}
+
+FusedName fused_bias_name(const ModelConfig& c, LinearId id) {
+  if (id.expert < 0 || c.blocks.experts != ExpertFiles::alternating) return {};
+  FusedName name = expert_name(c, id);
+  name.weight += "_bias";
+  name.by_columns = false;
+  return name;
 }
 
 FusedName fused_name(const ModelConfig& c, LinearId id) {

@@ -50,11 +50,12 @@ struct LinearId {
   auto operator<=>(const LinearId&) const = default;
 };
 
-// Norm names the norms of a model. attn and mlp stand before the block of that name, post_attn and post_mlp act on
-// what the block adds to the stream, q and k act on queries and keys, delta acts on the heads of a delta net's output,
-// and final stands before the head. The last three are the predictor's: on the token's embedding, on what the row
-// before led to, and before the head.
-enum class Norm : uint8_t { attn, mlp, post_attn, post_mlp, q, k, delta, final, token, before, predicted };
+// Norm names the norms of a model, and its sinks. attn and mlp stand before the block of that name, post_attn and
+// post_mlp act on what the block adds to the stream, q and k act on queries and keys, delta acts on the heads of a
+// delta net's output, and final stands before the head. `sinks` is no norm: it has a logit for each head of a layer
+// (op::Attend), and is loaded and stored as norms are. The last three are the predictor's: on the token's embedding, on
+// what the row before led to, and before the head.
+enum class Norm : uint8_t { attn, mlp, post_attn, post_mlp, q, k, delta, sinks, final, token, before, predicted };
 
 std::string to_string(LinearId id);  // for example "layers.3.q", "layers.3.experts.5.gate", "embedding", "head"
 LinearId parse_linear_id(std::string_view text);  // the inverse; throws Error that tells how a name is formed
@@ -70,9 +71,9 @@ std::string norm_name(const ModelConfig& config, int layer, Norm norm);
 // Returns the name of the matrix (E, d) that chooses a layer's experts.
 std::string router_name(const ModelConfig& config, int layer);
 
-// A RowRun is `rows` consecutive rows of a matrix.
+// A RowRun is `rows` rows of a matrix, each `step` rows behind the one before it.
 struct RowRun {
-  int64_t first_row = 0, rows = 0;
+  int64_t first_row = 0, rows = 0, step = 1;
 };
 
 // A FusedName tells in which matrix a file keeps the rows of a linear, if not in the tensor weight_name(). The matrix
@@ -82,9 +83,14 @@ struct FusedName {
   std::string weight;  // for example "model.layers.3.self_attn.qkv_proj.weight"; if empty, the tensor is weight_name()
   std::vector<RowRun> runs;  // the linear's rows in the matrix, in their order
   int64_t rows = 0;          // the rows of the matrix
+  // If true, the file has each expert's part of the matrix by columns: (E, in, rows / E).
+  bool by_columns = false;
 };
 // Returns where a file of this model keeps the rows of a linear.
 FusedName fused_name(const ModelConfig& config, LinearId id);
+// Returns where it keeps the bias of a linear, if not in the tensor bias_name(): in runs of a tensor of `rows` numbers
+// in all.
+FusedName fused_bias_name(const ModelConfig& config, LinearId id);
 // Returns the module name of a linear in the family's own files. It is module_name(), except in Mixtral, where it is
 // for example "model.layers.3.block_sparse_moe.experts.5.w1".
 std::string file_module_name(const ModelConfig& config, LinearId id);

@@ -143,7 +143,7 @@ Checkpoint Checkpoint::open(ModelSource source) {
     if (foreign == c.source_.linears.end() && !c.formats_[id].is_dense())
       c.linear(id);
     else
-      c.bias(id);  // The weight was checked already, and reading it might decode it or bring its rows together.
+      c.linear_bias(id);  // The weight was checked already, and reading it might decode it or bring its rows together.
     if (found != declared.end()) declared.erase(found);
   }
   check(declared.empty(), "{}: formats are given for linears the model does not have, {} first", folder,
@@ -173,7 +173,7 @@ std::string Checkpoint::stored_name(const std::string& name) const {
   return fidelio::stored_name(*source_.tensors, name);
 }
 
-Checkpoint::StoredRows Checkpoint::stored_rows(LinearId id) const {
+StoredRows Checkpoint::stored_rows(LinearId id) const {
   const FusedName fused = fused_name(config_, id);
   std::string own = stored_name(weight_name(id));
   // Some writers that store one of two equal tensors keep that of the head.
@@ -189,35 +189,16 @@ Checkpoint::StoredRows Checkpoint::stored_rows(LinearId id) const {
   }
   OwnedTensor all = source_.tensors->get(stored_name(fused.weight));
   const Shape stored = all.view.shape;
-  const bool stacked = id.expert >= 0 && (config_.blocks.experts == ExpertFiles::stacked ||
-                                          config_.blocks.experts == ExpertFiles::joined);
-  const Shape expected =
-      stacked ? Shape{config_.experts, fused.rows / config_.experts, shape[1]} : Shape{fused.rows, shape[1]};
+  const bool stacked = id.expert >= 0 && config_.blocks.experts >= ExpertFiles::stacked;
+  const int64_t each = stacked ? fused.rows / config_.experts : 0;
+  const Shape expected = fused.by_columns ? Shape{config_.experts, shape[1], each}
+                         : stacked        ? Shape{config_.experts, each, shape[1]}
+                                          : Shape{fused.rows, shape[1]};
   check(stored == expected, "{} has shape {}, expected {}", fused.weight, to_string(stored), to_string(expected));
-  return {std::move(all), fused.runs};
+  return {std::move(all), fused.runs, fused.by_columns ? each : 0};
 }
 
-// The result is a view into the files, except where several runs of rows are brought together.
-OwnedTensor Checkpoint::dense(LinearId id) const {
-  StoredRows stored = stored_rows(id);
-  const Shape shape = shape_of(config_, id);
-  Tensor& matrix = stored.matrix.view;
-  const auto row_bytes = static_cast<size_t>(shape[1] * size_of(matrix.dtype));
-  const auto begin = [&](const RowRun& run) { return matrix.data + static_cast<size_t>(run.first_row) * row_bytes; };
-  if (stored.runs.size() == 1) {
-    matrix.data = begin(stored.runs.front());
-    matrix.shape = shape;
-    return std::move(stored.matrix);
-  }
-  OwnedTensor rows = OwnedTensor::allocate(matrix.dtype, shape);
-  std::byte* to = rows.view.data;
-  for (const RowRun& run : stored.runs) {
-    const size_t bytes = static_cast<size_t>(run.rows) * row_bytes;
-    std::memcpy(to, begin(run), bytes);
-    to += bytes;
-  }
-  return rows;
-}
+OwnedTensor Checkpoint::dense(LinearId id) const { return rows_of(stored_rows(id), shape_of(config_, id)); }
 
 FormatSpec Checkpoint::format(LinearId id) const {
   if (is_fixed(id.role) || id.layer == kPredictorLayer)
@@ -243,13 +224,22 @@ LinearWeight Checkpoint::linear(LinearId id) const {
     };
     w = load_weight(spec, shape[0], shape[1], find, fmt::format("{}: {}", folder(), to_string(id)));
   }
-  w.bias = bias(id);
+  w.bias = linear_bias(id);
   return w;
 }
 
-OwnedTensor Checkpoint::bias(LinearId id) const {
+OwnedTensor Checkpoint::bias_tensor(LinearId id) const {
+  const FusedName fused = fused_bias_name(config_, id);
+  if (fused.weight.empty() || source_.tensors->contains(stored_name(bias_name(id)))) return tensor(bias_name(id));
+  const OwnedTensor all = tensor(fused.weight);
+  check(all.view.shape == Shape{config_.experts, fused.rows / config_.experts}, "{} has shape {}, expected [{}, {}]",
+        fused.weight, to_string(all.view.shape), config_.experts, fused.rows / config_.experts);
+  return numbers_of(all, fused.runs, shape_of(config_, id)[0]);
+}
+
+OwnedTensor Checkpoint::linear_bias(LinearId id) const {
   if (!has_bias(config_, id.role)) return {};
-  const OwnedTensor bias = tensor(bias_name(id));
+  const OwnedTensor bias = bias_tensor(id);
   const int64_t out = shape_of(config_, id)[0];
   check(bias.view.shape == Shape{out}, "{} has shape {}, expected [{}]", bias_name(id), to_string(bias.view.shape),
         out);
@@ -266,7 +256,7 @@ std::vector<float> Checkpoint::floats(const std::string& name, const Shape& expe
 
 std::vector<float> Checkpoint::norm(int layer, Norm which) const {
   std::vector<float> values = floats(norm_name(config_, layer, which), {norm_size(config_, which)});
-  if (config_.blocks.norm_plus_one && which != Norm::delta)  // That norm's weight is stored as it is.
+  if (config_.blocks.norm_plus_one && which != Norm::delta && which != Norm::sinks)  // Those are stored as they are.
     for (float& value : values) value += 1;
   return values;
 }
@@ -334,8 +324,10 @@ void Checkpoint::drop(LinearId id) const {
     const StoredRows stored = stored_rows(id);
     Tensor run = stored.matrix.view;
     for (const RowRun& of : stored.runs) {
-      run.shape = {of.rows, shape_of(config_, id)[1]};
-      run.data = stored.matrix.view.data + of.first_row * run.shape[1] * size_of(run.dtype);
+      // The rows of a part lie among each other where the file has them by columns.
+      const int64_t first = stored.each > 0 ? of.first_row / stored.each * stored.each : of.first_row;
+      run.shape = {stored.each > 0 ? stored.each : (of.rows - 1) * of.step + 1, shape_of(config_, id)[1]};
+      run.data = stored.matrix.view.data + first * run.shape[1] * size_of(run.dtype);
       source_.tensors->drop(run);
     }
     return;
@@ -477,7 +469,9 @@ void write_checkpoint(const std::string& folder, const Checkpoint& source,
                            sink({t.data, static_cast<size_t>(t.bytes())});
                          }});
     declare(id, shape_only, make);
-    if (has_bias(c, id.role)) beside(bias_name(id));
+    if (!has_bias(c, id.role)) continue;
+    const auto other = replaced.find(bias_name(id));
+    tensors.push_back(to_write(bias_name(id), other == replaced.end() ? source.bias_tensor(id) : other->second));
   }
   for (auto [layer, which] : norms_of(c)) beside(norm_name(c, layer, which));
   for (auto [layer, which] : predictor_norms_of(c)) beside(norm_name(c, layer, which));

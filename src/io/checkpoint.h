@@ -25,6 +25,7 @@
 #include "formats/linear_weight.h"
 #include "io/identity/identity.h"
 #include "io/model_source.h"
+#include "io/rows/stored_rows.h"
 #include "io/safetensors.h"
 
 namespace fidelio {
@@ -52,7 +53,10 @@ class Checkpoint {
   // Returns a norm, a bias or any other tensor by its name in the file, or by the name that it has in the file of the
   // text model alone.
   OwnedTensor tensor(const std::string& name) const;
-  void drop(LinearId id) const;  // It says that the pages of this linear are no longer needed in memory.
+  // Returns the bias of a linear that has one (has_bias), as the file has it.
+  OwnedTensor bias_tensor(LinearId id) const;
+  OwnedTensor linear_bias(LinearId id) const;  // The same in F32; it is empty where the linear has none.
+  void drop(LinearId id) const;                // It says that the pages of this linear are no longer needed in memory.
   // Returns a JSON text, "{}" for a Hugging Face checkpoint.
   const std::string& provenance() const { return provenance_; }
   int64_t file_bytes() const;  // This is the size of all safetensors files.
@@ -75,14 +79,8 @@ class Checkpoint {
 
  private:
   explicit Checkpoint(ModelSource source) : source_(std::move(source)) {}
-  OwnedTensor bias(LinearId id) const;
   void check_kept_columns() const;
   std::string stored_name(const std::string& name) const;
-  // StoredRows says where the rows of a dense linear are: runs of rows of a tensor of the files.
-  struct StoredRows {
-    OwnedTensor matrix;
-    std::vector<RowRun> runs;
-  };
   std::vector<float> floats(const std::string& name, const Shape& expected) const;  // of a tensor of this shape
   StoredRows stored_rows(LinearId id) const;                                        // It checks the shape.
   OwnedTensor dense(LinearId id) const;

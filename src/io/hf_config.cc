@@ -57,6 +57,8 @@ Defaults defaults_of(Architecture architecture) {
     case Architecture::qwen3_next:
     case Architecture::qwen3_5_moe:
       return {2, 256, 32768, 1e-6, false, -1, -1};
+    case Architecture::gpt_oss:
+      return {8, 64, 131072, 1e-5, false, -1, -1};
   }
   return {};
 }
@@ -161,12 +163,15 @@ void read_dimensions(const Keys& keys, ModelConfig& c) {
 
 void read_experts(const Keys& keys, ModelConfig& c) {
   if (c.blocks.experts == ExpertFiles::none || hf::has_mixed_layers(c.architecture)) return;
-  const bool local = c.architecture == Architecture::mixtral || c.architecture == Architecture::granite_moe;
-  const int missing = c.architecture == Architecture::qwen3_moe ? 128 : local ? 8 : 64;
+  const bool gpt_oss = c.architecture == Architecture::gpt_oss;
+  const bool local = c.architecture == Architecture::mixtral || c.architecture == Architecture::granite_moe || gpt_oss;
+  const int missing = c.architecture == Architecture::qwen3_moe || gpt_oss ? 128 : local ? 8 : 64;
   const char *name = local ? "num_local_experts" : "num_experts", *other = local ? "num_experts" : "num_local_experts";
   const char* key = keys.find(name) || !keys.find(other) ? name : other;  // transformers accepts either name.
   c.experts = keys.integer_or(key, missing, 1, kMaxExperts / c.L);
-  c.experts_per_row = keys.integer_or("num_experts_per_tok", local ? 2 : 8, 1, c.experts);
+  const char* per_row = gpt_oss && !keys.find("num_experts_per_tok") ? "experts_per_token" : "num_experts_per_tok";
+  c.experts_per_row = keys.integer_or(per_row, gpt_oss ? std::min(4, c.experts) : local ? 2 : 8, 1, c.experts);
+  c.router.bias = gpt_oss;
   c.renormalised = local || keys.boolean_or("norm_topk_prob", false);
   if (keys.integer_or("decoder_sparse_step", 1, 0, kMaxInt) != 1)
     keys.refuse("decoder_sparse_step", "1 (every layer has experts here)");
@@ -185,6 +190,8 @@ bool has_window(const Keys& keys, const ModelConfig& c, int layer) {
       return c.kinds[static_cast<size_t>(layer)].rope == RopeUse::none;
     case Architecture::olmo3:
       return (layer + 1) % 4 != 0;
+    case Architecture::gpt_oss:
+      return layer % 2 == 0;
     case Architecture::gemma3:
       return (layer + 1) % keys.integer_or("sliding_window_pattern", 6, 1, kMaxInt) != 0;
     default:
@@ -203,6 +210,8 @@ int read_window(const Keys& keys, const ModelConfig& c) {
     case Architecture::olmo3:
     case Architecture::gemma3:
       return window(4096);
+    case Architecture::gpt_oss:
+      return window(128);
     case Architecture::ministral3:
     case Architecture::phi3:
     case Architecture::mixtral:
@@ -318,6 +327,10 @@ void read_scalars(const Keys& keys, ModelConfig& c) {
     c.residual_scale = keys.number_or("residual_multiplier", 1, 1e-6, 1e6);
     c.logit_divisor = keys.number_or("logits_scaling", 1, 1e-9, 1e9);
   }
+  if (c.architecture == Architecture::gpt_oss) {
+    c.gate_alpha = keys.number_or("swiglu_alpha", 1.702, 1e-6, 1e6);
+    c.gate_limit = keys.number_or("swiglu_limit", 7, 1e-6, 1e30);
+  }
   if (c.architecture != Architecture::gemma3) return;
   c.embedding_scale = gemma_embedding_scale(c);
   c.attention_scale = 1 / std::sqrt(keys.number_or("query_pre_attn_scalar", 256, 1e-6, 1e9));
@@ -353,14 +366,16 @@ void read_biases(const Keys& keys, ModelConfig& c) {
     case Architecture::qwen3_next:
     case Architecture::qwen3_5:
     case Architecture::qwen3_5_moe:
+    case Architecture::gpt_oss:
       attention = true;
       break;
     default:
       break;
   }
-  c.o_bias = attention && keys.boolean_or("attention_bias", false);
+  const bool gpt_oss = c.architecture == Architecture::gpt_oss;
+  c.o_bias = attention && keys.boolean_or("attention_bias", gpt_oss);
   c.qkv_bias = c.o_bias || c.architecture == Architecture::qwen2;
-  c.mlp_bias = mlp && keys.boolean_or("mlp_bias", false);
+  c.mlp_bias = gpt_oss || (mlp && keys.boolean_or("mlp_bias", false));
 }
 
 ModelConfig read_config(const Keys& keys) {

@@ -1,4 +1,4 @@
-// These tests read config.json of the families with delta nets.
+// These tests read config.json of the families whose layers differ in kind: those with delta nets, and gpt-oss.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -213,6 +213,49 @@ TEST(HfLayers, MutatedConfigsAreRefusedOrSane) {
   }
   EXPECT_GT(refused, 500);
   EXPECT_GT(accepted, 100);
+}
+
+// The keys of gpt-oss-20b, with fewer layers.
+Json gpt_oss() {
+  return Json::parse(R"({"architectures":["GptOssForCausalLM"],"model_type":"gpt_oss","hidden_size":2880,
+    "intermediate_size":2880,"num_hidden_layers":4,"num_attention_heads":64,"num_key_value_heads":8,"head_dim":64,
+    "vocab_size":201088,"rms_norm_eps":1e-5,"attention_bias":true,"tie_word_embeddings":false,"sliding_window":128,
+    "num_local_experts":32,"experts_per_token":4,"num_experts_per_tok":4,"swiglu_limit":7.0,"hidden_act":"silu",
+    "initial_context_length":4096,"max_position_embeddings":131072,"rope_theta":150000,"rope_scaling":{"rope_type":"yarn",
+    "factor":32.0,"beta_fast":32.0,"beta_slow":1.0,"truncate":false,"original_max_position_embeddings":4096},
+    "layer_types":["sliding_attention","full_attention","sliding_attention","full_attention"],
+    "eos_token_id":200002,"pad_token_id":199999})");
+}
+
+TEST(HfLayers, GptOssIsRead) {
+  const Json whole = gpt_oss();
+  Json short_of = whole;  // What is left out here is the class's default.
+  for (const char* key : {"layer_types", "rope_scaling", "rope_theta", "swiglu_limit", "attention_bias", "head_dim",
+                          "sliding_window", "num_experts_per_tok", "rms_norm_eps", "num_key_value_heads"})
+    short_of.erase(key);
+  for (const Json& json : {whole, short_of}) {
+    const ModelConfig c = parse(json);
+    EXPECT_EQ(c.architecture, Architecture::gpt_oss);
+    EXPECT_EQ(std::tie(c.L, c.d, c.f, c.h, c.hk, c.e, c.v), std::tuple(4, 2880, 2880, 64, 8, 64, 201088));
+    EXPECT_EQ(std::tie(c.experts, c.experts_per_row), std::tuple(32, 4));
+    EXPECT_TRUE(c.renormalised && c.router.bias && c.qkv_bias && c.o_bias && c.mlp_bias && c.blocks.sinks);
+    for (int layer = 0; layer < c.L; ++layer) EXPECT_EQ(kind_of(c, layer).window, layer % 2 == 0 ? 128 : 0);
+    EXPECT_EQ(std::tie(c.gate_alpha, c.gate_limit), std::tuple(1.702, 7.0));
+    EXPECT_EQ(c.rope.type, RopeType::yarn);
+    EXPECT_EQ(std::tie(c.rope.theta, c.rope.factor, c.rope.truncate), std::tuple(150000.0, 32.0, false));
+    EXPECT_NEAR(c.rope.attention_factor, 1.3465735902799727, 1e-12);
+    EXPECT_EQ(c.max_positions, 131072);
+  }
+  const ModelConfig c = parse(whole);
+  EXPECT_EQ(norm_name(c, 1, Norm::sinks), "model.layers.1.self_attn.sinks");
+  EXPECT_EQ(router_name(c, 1, RouterTensor::bias), "model.layers.1.mlp.router.bias");
+  const FusedName up = fused_name(c, {1, Role::up, 3}), bias = fused_bias_name(c, {1, Role::up, 3});
+  EXPECT_EQ(up.weight, "model.layers.1.mlp.experts.gate_up_proj");
+  EXPECT_TRUE(up.by_columns);
+  EXPECT_EQ(bias.weight, "model.layers.1.mlp.experts.gate_up_proj_bias");
+  EXPECT_EQ(std::tie(up.runs[0].first_row, up.runs[0].rows, up.runs[0].step), std::tuple(3 * 5760 + 1, 2880, 2));
+  EXPECT_THAT(refusal(whole, R"({"experts_per_token":40,"num_experts_per_tok":null})"), HasSubstr("experts_per_token"));
+  EXPECT_THAT(refusal(whole, R"({"hidden_act":"gelu"})"), HasSubstr("hidden_act"));
 }
 
 }  // namespace

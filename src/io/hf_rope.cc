@@ -180,7 +180,17 @@ void read_ropes(const Keys& keys, ModelConfig& c) {
     c.query_growth = 0.1;
     return;
   }
-  c.rope = read_rope(keys, scaling, c.architecture == Architecture::smollm3 ? 2e6 : 1e4, c);
+  if (c.architecture == Architecture::gpt_oss && !key) {  // This is transformers' default, too.
+    static const Json kDefault = {{"rope_type", "yarn"}, {"factor", 32.0},
+                                  {"beta_fast", 32.0},   {"beta_slow", 1.0},
+                                  {"truncate", false},   {"original_max_position_embeddings", 4096}};
+    c.rope = read_rope(keys, Keys(kDefault, keys.where()), 1.5e5, c);
+    return;
+  }
+  const double theta = c.architecture == Architecture::smollm3   ? 2e6
+                       : c.architecture == Architecture::gpt_oss ? 1.5e5
+                                                                 : 1e4;
+  c.rope = read_rope(keys, scaling, theta, c);
   if (c.architecture == Architecture::ministral3) {
     c.query_growth = scaling.number_or("llama_4_scaling_beta", 0, 0, 1e3);
     if (c.query_growth != 0 && c.rope.original_max_positions == 0)

@@ -95,14 +95,15 @@ concept Backend = requires(B b, const LinearWeight& weight, const typename B::Li
   // rope_append(q, k, v, q_norm, k_norm, cache, layer): q (n, h, e) and k (n, hk, e) are scaled, normed unless the
   // norm's weight is null, and rotated by their positions. Then k and v (n, hk, e) are written to the cache.
   b.rope_append(matrix, matrix, input, &input, &input, cache, 0);
-  // attend(q, cache, layer): softmax(q k / sqrt(e)) v, causal, with h / hk heads sharing a kv head.
-  { b.attend(input, cache, 0) } -> std::same_as<typename B::Acts>;
+  // attend(q, cache, layer, sinks): softmax(q k / sqrt(e)) v, causal, with h / hk heads sharing a kv head. Sinks (1, h)
+  // join the scores as those of a further position whose value is zero, unless they are null.
+  { b.attend(input, cache, 0, &input) } -> std::same_as<typename B::Acts>;
   // split_gate(x, q, gate): q = the first e columns of each head of x (n, h, 2, e), and gate = the others.
   // gate_heads(a, gate): the newest Acts times sigmoid(gate).
   b.split_gate(input, matrix, matrix);
   { b.gate_heads(acts, input) } -> std::same_as<typename B::Acts>;
-  // gated(gate, up, function, rows): function(gate) * up, for the first rows; the function is silu or gelu_tanh.
-  { b.gated(input, input, Gate::silu, int64_t{1}) } -> std::same_as<typename B::Acts>;
+  // gated(gate, up, how, rows): function(gate) * up, for the first rows; the function is silu, gelu_tanh or clamped.
+  { b.gated(input, input, Gating(Gate::silu), int64_t{1}) } -> std::same_as<typename B::Acts>;
 
   // --- a gated delta net (op::Convolve, op::DeltaRule and op::GatedNorm in step/program.h). Both of the first two read
   // and keep their part of the layer's states as the batch says.

@@ -171,8 +171,7 @@ int64_t fixed_bytes(const Checkpoint& source, const std::vector<LinearGroup>& gr
       bytes += stored_bytes(source.format(id), shape[0], shape[1]);
       codebooks[shared_name(source.format(id))] = shared_bytes(source.format(id));
     }
-    const LinearWeight w = source.linear(id);
-    if (w.bias) bytes += source.tensor(bias_name(id)).view.bytes();
+    if (has_bias(source.config(), id.role)) bytes += source.bias_tensor(id).view.bytes();
   }
   for (const auto& [layer, norm] : norms_of(source.config()))
     bytes += source.tensor(norm_name(source.config(), layer, norm)).view.bytes();

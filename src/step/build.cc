@@ -212,12 +212,13 @@ class Builder {
   ValueId attended(const Queries& by) {
     const int64_t width = int64_t{c_.h} * c_.e;
     const ValueId heads = prepared("heads", width);
+    const NormId sinks = c_.blocks.sinks ? norm(Norm::sinks) : -1;
     if (by.gate < 0) {
-      add(op::Attend{by.q, heads, by.layer});
+      add(op::Attend{by.q, heads, by.layer, sinks});
       return heads;
     }
     const ValueId plain = prepared("attended", width);
-    add(op::Attend{by.q, plain, by.layer});
+    add(op::Attend{by.q, plain, by.layer, sinks});
     add(op::GateHeads{plain, by.gate, heads});
     return heads;
   }
@@ -262,7 +263,11 @@ class Builder {
     add_branch(heads, Role::delta_out, Norm::post_attn);
   }
 
-  Gate gate_function() const { return c_.blocks.activation == Activation::silu ? Gate::silu : Gate::gelu_tanh; }
+  Gating gate_function() const {
+    if (c_.blocks.activation == Activation::clamped)
+      return {Gate::clamped, static_cast<float>(c_.gate_alpha), static_cast<float>(c_.gate_limit)};
+    return c_.blocks.activation == Activation::silu ? Gate::silu : Gate::gelu_tanh;
+  }
 
   void mlp() {
     const int32_t block = next();

@@ -63,9 +63,12 @@ struct Heads {
   NormId q_norm = -1, k_norm = -1;
   int layer = 0;  // an index into AttentionShape::layers, which are the layers with attention
 };
-struct Attend {  // to = softmax(q k / sqrt(e)) v, causal, over the layer's cache and within its window
+// to = softmax(q k / sqrt(e)) v, causal, over the layer's cache and within its window. Where there are sinks, each
+// head's own joins the scores as that of a further position, whose value is zero.
+struct Attend {
   ValueId q, to;
-  int layer;  // as Heads::layer
+  int layer;          // as Heads::layer
+  NormId sinks = -1;  // (h)
 };
 struct GateHeads {  // to = from * sigmoid(gate)
   ValueId from, gate, to;
@@ -111,7 +114,7 @@ struct Join {  // to = the columns of a, and then those of b
 };
 struct Gated {  // to = function(gate) * up
   ValueId gate, up, to;
-  Gate function;
+  Gating function;
 };
 struct Turn {  // to = from, every row multiplied by a Hadamard matrix (QuaRot)
   ValueId from, to;

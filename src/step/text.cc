@@ -8,15 +8,20 @@ namespace fidelio {
 namespace {
 
 std::string_view name_of(Norm norm) {
-  constexpr std::string_view kNames[] = {"attn_norm",  "mlp_norm",    "post_attn_norm", "post_mlp_norm",
-                                         "q_norm",     "k_norm",      "delta_norm",     "final_norm",
-                                         "token_norm", "before_norm", "predicted_norm"};
+  constexpr std::string_view kNames[] = {"attn_norm",  "mlp_norm",   "post_attn_norm", "post_mlp_norm",
+                                         "q_norm",     "k_norm",     "delta_norm",     "sinks",
+                                         "final_norm", "token_norm", "before_norm",    "predicted_norm"};
   return kNames[static_cast<size_t>(norm)];
 }
 
 std::string_view name_of(Gate gate) {
-  constexpr std::string_view kNames[] = {"silu", "gelu_tanh", "sigmoid"};
+  constexpr std::string_view kNames[] = {"silu", "gelu_tanh", "sigmoid", "clamped"};
   return kNames[static_cast<size_t>(gate)];
+}
+
+std::string text_of(const Gating& how) {
+  if (how.function != Gate::clamped) return std::string(name_of(how.function));
+  return fmt::format("clamped to {}, alpha {}", how.limit, how.alpha);
 }
 
 class Writer {
@@ -113,8 +118,9 @@ class Writer {
   }
   std::string describe(const op::Attend& o) const {
     const int window = p_.attention.layers[static_cast<size_t>(o.layer)].window;
-    return fmt::format("attend    {} <- {}, cache {}{}", value(o.to), value(o.q), o.layer,
-                       window == 0 ? "" : fmt::format(", window {}", window));
+    return fmt::format("attend    {} <- {}, cache {}{}{}", value(o.to), value(o.q), o.layer,
+                       window == 0 ? "" : fmt::format(", window {}", window),
+                       o.sinks < 0 ? "" : fmt::format(", {}", norm(o.sinks)));
   }
   std::string describe(const op::GateHeads& o) const {
     return fmt::format("gate      {} <- {} {}", value(o.to), value(o.from), value(o.gate));
@@ -145,7 +151,7 @@ class Writer {
     return fmt::format("join      {} <- {} {}", value(o.to), value(o.a), value(o.b));
   }
   std::string describe(const op::Gated& o) const {
-    return fmt::format("gated     {} <- {} {}, {}", value(o.to), value(o.gate), value(o.up), name_of(o.function));
+    return fmt::format("gated     {} <- {} {}, {}", value(o.to), value(o.gate), value(o.up), text_of(o.function));
   }
   std::string describe(const op::Turn& o) const {
     const Hadamard& h = p_.hadamards[static_cast<size_t>(o.hadamard)];

@@ -53,7 +53,7 @@ TunedWeights load_weights(const Safetensors& file, const Checkpoint& model, int 
           }));
     }
     if (!start.bias) continue;
-    const Tensor bias = model.tensor(bias_name(id)).view;
+    const Tensor bias = model.bias_tensor(id).view;
     weights.tensors.emplace(bias_name(id), copied(bias_name(id), bias.dtype, bias.shape));
   }
   for (auto [layer, which] : norms_of(model.config())) {

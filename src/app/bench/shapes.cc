@@ -19,7 +19,7 @@ nlohmann::json hf_config_of(const NamedShape& s) {
                            {"rope_theta", s.theta},
                            {"tie_word_embeddings", s.tied},
                            {"hidden_act", "silu"},
-                           {"attention_bias", false},
+                           {"attention_bias", std::string_view(s.model_type) == "gpt_oss"},
                            {"torch_dtype", "bfloat16"},
                            {"bos_token_id", 1},
                            {"eos_token_id", 2}};

@@ -22,7 +22,7 @@ struct NamedShape {
 };
 inline constexpr int kDeltaHeadColumns = 128;
 // The numbers are from the public config.json of each model.
-inline constexpr std::array<NamedShape, 12> kShapes = {{
+inline constexpr std::array<NamedShape, 13> kShapes = {{
     {"tinyllama-1.1b", "LlamaForCausalLM", "llama", 22, 2048, 32, 4, 64, 5632, 32000, 2048, false, 1e4, 1e-5},
     {"qwen3-0.6b", "Qwen3ForCausalLM", "qwen3", 28, 1024, 16, 8, 128, 3072, 151936, 40960, true, 1e6, 1e-6},
     {"qwen3-8b", "Qwen3ForCausalLM", "qwen3", 36, 4096, 32, 8, 128, 12288, 151936, 40960, false, 1e6, 1e-6},
@@ -41,6 +41,8 @@ inline constexpr std::array<NamedShape, 12> kShapes = {{
      0, 0, 0, 16, 48},
     {"qwen3.6-35b-a3b", "Qwen3_5MoeForCausalLM", "qwen3_5_moe_text", 40, 2048, 16, 2, 256, 512, 248320, 262144, false,
      1e7, 1e-6, 256, 8, 512, 16, 32},
+    {"gpt-oss-20b", "GptOssForCausalLM", "gpt_oss", 24, 2880, 64, 8, 64, 2880, 201088, 131072, false, 1.5e5, 1e-5, 32,
+     4},
 }};
 
 // Returns the config.json of a model of this shape.

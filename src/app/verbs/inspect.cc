@@ -13,14 +13,16 @@
 namespace fidelio::app {
 namespace {
 
-// Counts what stays as it is, whatever the formats: routers, and what delta nets and shared experts have besides their
-// linears. Norms and biases are not counted.
+// Counts what stays as it is, whatever the formats: routers, sinks, and what delta nets and shared experts have besides
+// their linears. Norms and biases are not counted.
 nlohmann::json kept_as_they_are(const Checkpoint& c) {
   const ModelConfig& m = c.config();
   int64_t tensors = 0, bytes = 0;
   const auto add = [&](int64_t size) { ++tensors, bytes += size; };
   for (const LinearId id : fixed_linears_of(m)) add(stored_bytes(c.format(id), shape_of(m, id)[0], shape_of(m, id)[1]));
   for (const auto& [name, shape] : tensors_of_routers(m)) add(c.tensor(name).view.bytes());
+  for (const auto& [layer, which] : norms_of(m))
+    if (which == Norm::sinks) add(c.tensor(norm_name(m, layer, which)).view.bytes());
   for (const int layer : delta_layers(m))
     for (const DeltaTensor which : kDeltaTensors) add(c.tensor(delta_name(layer, which)).view.bytes());
   return {{"tensors", tensors}, {"bytes", bytes}};

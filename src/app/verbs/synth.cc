@@ -67,7 +67,9 @@ std::vector<uint16_t> corrections(const std::string& suffix, const VectorShape& 
 }
 
 // Any bytes are valid codes and zero points. Scales are chosen to give values of about the size of the dense ones.
-void write_random_part(const ByteSink& sink, const StoredTensor& part, int64_t in, uint64_t stream) {
+// With `powers`, they are powers of two (mxfp4).
+void write_random_part(const ByteSink& sink, const StoredTensor& part, int64_t in, uint64_t stream,
+                       bool powers = false) {
   const float size = 0.6f / std::sqrt(static_cast<float>(in));
   const auto n = static_cast<size_t>(part.tensor.elements());
   if (part.suffix == ".row_scale") {
@@ -79,6 +81,10 @@ void write_random_part(const ByteSink& sink, const StoredTensor& part, int64_t i
     return sink(std::as_bytes(std::span(values)));
   }
   std::vector<uint8_t> bytes(n);
+  if (part.suffix == ".scale" && powers) {  // the codes' root mean square is 3
+    bytes.assign(n, static_cast<uint8_t>(127 + std::lround(std::log2(size / 3))));
+    return sink(std::as_bytes(std::span(bytes)));
+  }
   const Rng rng(0, stream);
   for (size_t i = 0; i < n; i += 16) {
     const auto words = rng.block(i / 16);
@@ -134,6 +140,8 @@ void append_beside(const ModelConfig& config, const std::vector<float>& quantile
   for (const auto& [layer, norm] : norms_of(config))
     tensors.push_back(constant_tensor(norm_name(config, layer, norm), Shape{norm_size(config, norm)},
                                       config.blocks.norm_plus_one && norm != Norm::delta ? 0 : 1));
+  for (LinearId id : linears_of(config))
+    if (has_bias(config, id.role)) tensors.push_back(constant_tensor(bias_name(id), Shape{shape_of(config, id)[0]}, 0));
   for (const std::string& router : router_names(config)) random(router, {config.experts, config.d}, config.d);
   for (const int layer : routed_layers(config))
     for (const RouterTensor which : router_tensors(config))
@@ -154,9 +162,10 @@ void synth(const std::string& name, const std::string& format, const std::string
   const FormatSpec spec = parse_format(format);
   const int entry_bits = spec.bits - spec.signs;
   const bool whole = spec.signs == 1 ? entry_bits == 11 : entry_bits == 8 || entry_bits == 12;
-  check(spec.kind == Kind::bf16 || spec.kind == Kind::integer || spec.kind == Kind::grid ||
+  check(spec.kind == Kind::bf16 || spec.kind == Kind::integer || spec.kind == Kind::grid || spec.kind == Kind::mxfp4 ||
             (spec.kind == Kind::vq && whole && !spec.shared),
-        "synth --format {}: expected bf16, an integer, a grid or a vector format whose codebooks are its matrices' own "
+        "synth --format {}: expected bf16, mxfp4, an integer, a grid or a vector format whose codebooks are its "
+        "matrices' own "
         "and have 2^8 or 2^12 entries (with one sign 2^11)",
         format);
   const NamedShape* shape = find_shape(name);
@@ -174,7 +183,8 @@ void synth(const std::string& name, const std::string& format, const std::string
   nlohmann::json formats = nlohmann::json::object();
   for (size_t i = 0; i < linears.size(); ++i) {
     const Shape s = shape_of(config, linears[i]);
-    if (!spec.is_dense()) {
+    // MXFP4 is for experts, as in gpt-oss.
+    if (!spec.is_dense() && (spec.kind != Kind::mxfp4 || linears[i].expert >= 0)) {
       formats[to_string(linears[i])] = to_string(spec);
       for (const StoredTensor& part : stored_tensors(allocate_weight(spec, s[0], s[1])))
         tensors.push_back({module_name(linears[i]) + part.suffix, part.tensor.dtype, part.tensor.shape,
@@ -182,7 +192,7 @@ void synth(const std::string& name, const std::string& format, const std::string
                              if (spec.kind == Kind::vq)
                                write_random_vectors(sink, part, vector_shape(spec, s[0], s[1]), stream);
                              else
-                               write_random_part(sink, part, s[1], stream);
+                               write_random_part(sink, part, s[1], stream, spec.kind == Kind::mxfp4);
                            }});
       continue;
     }
@@ -211,8 +221,10 @@ void add_synth(CLI::App& app) {
   verb->footer("Shapes: " + shape_names() + "\nExample:\n  fidelio synth tinyllama-1.1b -o /tmp/tinyllama");
   verb->add_option("SHAPE", o->shape, "Name of the shape")->required();
   verb->add_option("-o,--output", o->out, "Folder to write")->required();
-  verb->add_option("--format", o->format,
-                   "Format of every weight matrix: bf16 (default), or random codes, e.g. int4g64zs8, lut4g64");
+  verb->add_option(
+      "--format", o->format,
+      "Format of every weight matrix: bf16 (default), or random codes, e.g. int4g64zs8, lut4g64; mxfp4: of "
+      "every expert's");
   add_json(*verb, o->json);
   verb->callback([o] {
     check_can_write({o->json});

@@ -115,6 +115,11 @@ void check_plain_inputs(const Checkpoint& source, std::string_view target) {
 void check_separate(const Checkpoint& source, std::string_view target) {
   check_plain_inputs(source, target);
   const auto [fused, experts] = std::pair(source.config().blocks.fused, source.config().blocks.experts);
+  check(
+      experts != ExpertFiles::alternating,
+      "{} cannot be exported to {}: readers of {} expect the experts of a layer in two tensors, in MXFP4 or dense, and "
+      "this program writes them apart; it opens the checkpoint itself, and gguf holds it",
+      source.folder(), target, name_of(source.config().architecture));
   check(!fused && experts != ExpertFiles::stacked,
         "{} cannot be exported to {}: readers of {} expect {}, and this program writes them apart; it opens the "
         "checkpoint itself",
@@ -156,7 +161,7 @@ TensorToWrite dense_tensor(const Checkpoint& source, LinearId id) {
 
 void append_small_tensors(const Checkpoint& source, std::vector<TensorToWrite>& tensors) {
   for (LinearId id : linears_of(source.config()))
-    if (has_bias(source.config(), id.role)) tensors.push_back(to_write(bias_name(id), source.tensor(bias_name(id))));
+    if (has_bias(source.config(), id.role)) tensors.push_back(to_write(bias_name(id), source.bias_tensor(id)));
   for (auto [layer, which] : norms_of(source.config()))
     tensors.push_back(
         to_write(norm_name(source.config(), layer, which), source.tensor(norm_name(source.config(), layer, which))));

@@ -30,6 +30,7 @@ constexpr int64_t kBlock = 32;
 //   q5_0  f16 d          | u32: fifth bit of element i at bit i | 16 bytes          w = d (q - 16)
 //   q5_1  f16 d | f16 m  | the same                                                 w = d q + m
 //   q8_0  f16 d          | 32 signed bytes                                          w = d q
+//   mxfp4 a byte s       | 16 bytes of E2M1, as in q4_0                             w = 2^(s - 127) e2m1(q)
 struct Type {
   uint32_t number;
   int64_t elements, bytes;
@@ -39,7 +40,7 @@ struct Type {
 };
 constexpr Type kTypeF32{0, 1, 4, 0, 0, false}, kTypeF16{1, 1, 2, 1, 0, false}, kTypeBf16{30, 1, 2, 32, 0, false};
 constexpr Type kQ4_0{2, 32, 18, 2, 4, false}, kQ4_1{3, 32, 20, 3, 4, true}, kQ5_0{6, 32, 22, 8, 5, false},
-    kQ5_1{7, 32, 24, 9, 5, true}, kQ8_0{8, 32, 34, 7, 8, false};
+    kQ5_1{7, 32, 24, 9, 5, true}, kQ8_0{8, 32, 34, 7, 8, false}, kMxfp4{39, 32, 17, 38, 4, false};
 
 Type type_for(const FormatSpec& spec, bool exact) {
   switch (spec.kind) {
@@ -49,6 +50,8 @@ Type type_for(const FormatSpec& spec, bool exact) {
       return kTypeF16;
     case Kind::bf16:
       return kTypeBf16;
+    case Kind::mxfp4:
+      return kMxfp4;
     default:
       break;
   }
@@ -97,8 +100,25 @@ void append_fields(std::string& bytes, const Type& type, std::span<const int, kB
   for (size_t i = 0; i < 16; ++i) bytes += static_cast<char>((fields[i] & 15) | (fields[i + 16] & 15) << 4);
 }
 
+std::string encode_mxfp4_row(const LinearWeight& w, int64_t row, const gguf::Order& columns) {
+  const auto& m = std::get<FpBlock>(w.main);
+  std::vector<uint8_t> codes(static_cast<size_t>(w.in));
+  m.codes.get_row(row, codes);
+  std::string bytes;
+  for (int64_t place = 0; place < w.in; place += kBlock) {
+    const auto begin = static_cast<size_t>(at_place(columns, place));
+    bytes +=
+        static_cast<char>(m.scale.as<const uint8_t>()[static_cast<size_t>(row * (w.in / kBlock)) + begin / kBlock]);
+    std::array<int, kBlock> fields;
+    for (size_t i = 0; i < fields.size(); ++i) fields[i] = codes[begin + i];
+    append_fields(bytes, kMxfp4, fields);
+  }
+  return bytes;
+}
+
 // `columns` move in whole blocks (gguf::moves_blocks).
 std::string encode_row(const LinearWeight& w, LinearId id, int64_t row, const gguf::Order& columns, const Type& type) {
+  if (w.spec.kind == Kind::mxfp4) return encode_mxfp4_row(w, row, columns);
   std::vector<uint8_t> codes(static_cast<size_t>(w.in));
   integer_of(w).codes.get_row(row, codes);
   std::string bytes;
@@ -121,7 +141,7 @@ std::string encode_row(const LinearWeight& w, LinearId id, int64_t row, const gg
 // Returns why no block type holds these integer codes, or "" if one does.
 std::string misfit(const Checkpoint& source, LinearId id) {
   const FormatSpec spec = source.format(id);
-  if (spec.kind != Kind::integer) return "";
+  if (spec.kind != Kind::integer && spec.kind != Kind::mxfp4) return "";
   const int64_t in = shape_of(source.config(), id)[1];
   if (spec.bits == 8 && !spec.symmetric)
     return "q - z of 8 bits with a zero point is not a signed byte; formats that fit: int8g128, int7g128z";
@@ -215,7 +235,23 @@ GgufTensor vector_tensor(std::string name, std::vector<float> values) {
           }};
 }
 
-GgufTensor bias_tensor(const Checkpoint& source, LinearId id, const OwnedTensor& bias) {
+// The biases of a layer's experts are one tensor too, with a row for each expert.
+GgufTensor experts_bias_tensor(const Checkpoint& source, LinearId id) {
+  const ModelConfig& c = source.config();
+  std::vector<float> all;
+  for (LinearId one = id; one.expert < c.experts; ++one.expert) {
+    const OwnedTensor bias = source.linear_bias(one);
+    const auto values = bias.as<const float>();
+    all.insert(all.end(), values.begin(), values.end());
+  }
+  GgufTensor tensor = vector_tensor(gguf::tensor_name(id) + ".bias", std::move(all));
+  tensor.sizes = {shape_of(c, id)[0], c.experts};
+  return tensor;
+}
+
+GgufTensor bias_tensor(const Checkpoint& source, LinearId id) {
+  if (id.expert >= 0) return experts_bias_tensor(source, id);
+  const OwnedTensor bias = source.linear_bias(id);
   const auto values = bias.as<const float>();
   const gguf::Order order = rows_in_file(source.config(), id);
   std::vector<float> rows(values.size());
@@ -271,7 +307,7 @@ void append_fixed(const Checkpoint& source, std::vector<GgufTensor>& tensors) {
 
 void check_fits_gguf(const Checkpoint& source, bool exact) {
   for (LinearId id : linears_of(source.config())) {
-    check_integer_or_dense(source, id, kGgufTarget);
+    if (source.format(id).kind != Kind::mxfp4) check_integer_or_dense(source, id, kGgufTarget);
     if (const std::string reason = misfit(source, id); !reason.empty() && !is_outer(id))
       refuse(source, id, kGgufTarget, reason);
     if (id.expert <= 0) continue;
@@ -300,7 +336,7 @@ std::vector<GgufTensor> tensors_of(const Checkpoint& source, bool exact) {
   for (LinearId id : linears_of(source.config())) {
     if (id.expert > 0) continue;
     tensors.push_back(weight_tensor(source, id, exact));
-    if (has_bias(source.config(), id.role)) tensors.push_back(bias_tensor(source, id, source.linear(id).bias));
+    if (has_bias(source.config(), id.role)) tensors.push_back(bias_tensor(source, id));
   }
   for (auto [layer, which] : norms_of(source.config()))
     tensors.push_back(vector_tensor(gguf::tensor_name(source.config(), layer, which), source.norm(layer, which)));

@@ -16,7 +16,7 @@ struct Family {
   Architecture architecture;
   std::string_view name;  // This is the general.architecture of GGUF.
 };
-constexpr std::array<Family, 11> kFamilies = {{{Architecture::llama, "llama"},
+constexpr std::array<Family, 12> kFamilies = {{{Architecture::llama, "llama"},
                                                {Architecture::mistral, "llama"},
                                                {Architecture::mixtral, "llama"},
                                                {Architecture::qwen2, "qwen2"},
@@ -26,7 +26,8 @@ constexpr std::array<Family, 11> kFamilies = {{{Architecture::llama, "llama"},
                                                {Architecture::granite_moe, "granitemoe"},
                                                {Architecture::qwen3_next, "qwen3next"},
                                                {Architecture::qwen3_5, "qwen35"},
-                                               {Architecture::qwen3_5_moe, "qwen35moe"}}};
+                                               {Architecture::qwen3_5_moe, "qwen35moe"},
+                                               {Architecture::gpt_oss, "gpt-oss"}}};
 
 const Family* family_of(const ModelConfig& c) {
   const auto* found = std::ranges::find(kFamilies, c.architecture, &Family::architecture);
@@ -72,6 +73,22 @@ void put_mixed_layers(GgufKeys& keys, const ModelConfig& c, const std::string& p
   keys.put_i32s(prefix + "rope.dimension_sections", sections);
 }
 
+// The same for gpt-oss, whose windows, biases and gates llama.cpp has in its code.
+bool has_llamas_windows(const ModelConfig& c) {
+  if (c.architecture != Architecture::gpt_oss) return c.kinds.empty() || has_mixed_layers(c);
+  for (int i = 0; i < c.L; ++i)
+    if ((kind_of(c, i).window > 0) != (i % 2 == 0)) return false;
+  return true;
+}
+void check_gpt_oss(const ModelConfig& c, const std::function<void(bool, const char*)>& no) {
+  if (c.architecture != Architecture::gpt_oss) return;
+  no(!c.qkv_bias || !c.o_bias, "attention without biases");
+  no(c.tie_embeddings, "tied embeddings");
+  no(static_cast<float>(c.gate_alpha) != 1.702f || c.gate_limit != 7,
+     "gates with another clamp than 7 and alpha 1.702");
+  no(c.rope.type == RopeType::yarn && c.rope.truncate, "yarn with a ramp from whole pairs to whole pairs");
+}
+
 // Returns the last part of the folder's path, which may end with a slash or be ".".
 std::string name_of_folder(const std::string& folder) {
   return std::filesystem::absolute(folder + "/").lexically_normal().parent_path().filename().string();
@@ -83,6 +100,10 @@ void put_experts(GgufKeys& keys, const ModelConfig& c, const std::string& prefix
   keys.put_u32(prefix + "expert_used_count", static_cast<uint32_t>(c.experts_per_row));
   if (c.architecture == Architecture::qwen3_moe || has_mixed_layers(c))
     keys.put_u32(prefix + "expert_feed_forward_length", static_cast<uint32_t>(c.f));
+  if (c.architecture == Architecture::gpt_oss) {
+    keys.put_u32(prefix + "expert_feed_forward_length", static_cast<uint32_t>(c.f));
+    keys.put_u32(prefix + "attention.sliding_window", static_cast<uint32_t>(c.sliding_window));
+  }
   if (c.shared_f > 0) keys.put_u32(prefix + "expert_shared_feed_forward_length", static_cast<uint32_t>(c.shared_f));
   if (c.architecture != Architecture::granite_moe) return;
   keys.put_f32(prefix + "embedding_scale", static_cast<float>(c.embedding_scale));
@@ -100,26 +121,29 @@ void check_gguf_model(const Checkpoint& source) {
   check_plain_inputs(source, "gguf");
   check(family_of(c) != nullptr,
         "{} cannot be exported to gguf: the export knows Llama, Mistral, Mixtral, Qwen2, Qwen3 and Qwen3.5 with "
-        "and without experts, Qwen3-Next, OLMoE and Granite with experts, not {}{}",
+        "and without experts, Qwen3-Next, gpt-oss, OLMoE and Granite with experts, not {}{}",
         source.folder(), name_of(c.architecture), c.blocks.fused ? "" : "; compressed-tensors holds more");
-  check((c.kinds.empty() || has_mixed_layers(c)) && c.rope.type != RopeType::longrope,
-        "{} cannot be exported to gguf: llama.cpp has no windows in some layers and no longrope for {}",
-        source.folder(), name_of(c.architecture));
+  const bool gpt_oss = c.architecture == Architecture::gpt_oss;
+  check(has_llamas_windows(c) && c.rope.type != RopeType::longrope,
+        "{} cannot be exported to gguf: llama.cpp has no windows in {} layers and no longrope for {}", source.folder(),
+        gpt_oss ? "other than the first, third, ..," : "some", name_of(c.architecture));
   const auto no = [&](bool wrong, const char* what) {
     check(!wrong, "{} cannot be exported to gguf: llama.cpp has no {} for {}", source.folder(), what,
           name_of(c.architecture));
   };
-  no(c.sliding_window > 0 && c.sliding_window < c.max_positions, "sliding window");
+  no(!gpt_oss && c.sliding_window > 0 && c.sliding_window < c.max_positions, "sliding window");
   const bool paired = gguf::rows_are_paired(gguf_architecture(c)), qwen2 = c.architecture == Architecture::qwen2;
-  no(!paired && c.mlp_bias, "biases on gate, up, down");
-  no(!paired && c.o_bias, "bias on o");
-  no(!paired && !qwen2 && c.qkv_bias, "biases on q, k, v");
+  no(!paired && !gpt_oss && c.mlp_bias, "biases on gate, up, down");
+  no(!paired && !gpt_oss && c.o_bias, "bias on o");
+  no(!paired && !gpt_oss && !qwen2 && c.qkv_bias, "biases on q, k, v");
   const double yarn = 1 + 0.1 * std::log(c.rope.factor);
-  no(c.rope.type == RopeType::yarn && (c.rope.beta_fast != 32 || c.rope.beta_slow != 1 || !c.rope.truncate ||
-                                       std::abs(c.rope.attention_factor - yarn) > 1e-6),
+  no(c.rope.type == RopeType::yarn &&
+         (c.rope.beta_fast != 32 || c.rope.beta_slow != 1 || (!c.rope.truncate && !gpt_oss) ||
+          std::abs(c.rope.attention_factor - yarn) > 1e-6),
      "yarn with other than its usual parameters");
   check_experts(c, no);
   check_mixed_layers(c, no);
+  check_gpt_oss(c, no);
 }
 
 void put_model(GgufKeys& keys, const Checkpoint& source, uint32_t file_type) {

@@ -31,7 +31,7 @@ struct Family {
   Shares shares = Shares::none;
 };
 // Mixtral has the architecture "llama", with experts.
-constexpr std::array<Family, 15> kFamilies = {
+constexpr std::array<Family, 16> kFamilies = {
     {{"llama", "LlamaForCausalLM", "llama", true},
      {"llama", "MixtralForCausalLM", "mixtral", true, Shares::of_chosen},
      {"qwen2", "Qwen2ForCausalLM", "qwen2", false},
@@ -46,7 +46,8 @@ constexpr std::array<Family, 15> kFamilies = {
      {"gemma3", "Gemma3ForCausalLM", "gemma3_text", false},
      {"qwen3next", "Qwen3NextForCausalLM", "qwen3_next", false, Shares::of_chosen},
      {"qwen35", "Qwen3_5ForCausalLM", "qwen3_5_text", false},
-     {"qwen35moe", "Qwen3_5MoeForCausalLM", "qwen3_5_moe_text", false, Shares::of_chosen}}};
+     {"qwen35moe", "Qwen3_5MoeForCausalLM", "qwen3_5_moe_text", false, Shares::of_chosen},
+     {"gpt-oss", "GptOssForCausalLM", "gpt_oss", false, Shares::of_chosen}}};
 
 // These families have layers with delta nets.
 bool has_mixed_layers(const Family& family) { return family.name == "qwen3next" || family.name.starts_with("qwen35"); }
@@ -245,7 +246,8 @@ void put_experts(json& config, Keys& keys, const Family& family, int64_t layers)
   const double scale = keys.number("expert_weights_scale").value_or(1);
   keys.expect(scale == 0 || scale == 1, "expert_weights_scale", "1 (what experts give is not scaled)");
   const int64_t gate = number("expert_gating_func");
-  keys.expect(gate == 0 || gate == 1, "expert_gating_func", "1 (a softmax)");
+  const bool of_chosen = gate == 3 && family.name == "gpt-oss";  // It is that of the chosen alone, which is the same.
+  keys.expect(gate == 0 || gate == 1 || of_chosen, "expert_gating_func", "1 (a softmax)");
   for (const char* name : {"expert_group_count", "expert_group_used_count"})
     keys.expect(number(name) == 0 || number(name) == 1, name, "1 (experts are not chosen by groups)");
   const int64_t shared = number("expert_shared_count");
@@ -319,6 +321,8 @@ void put_family(json& config, Keys& keys, const Family& family, int64_t layers, 
     json types = json::array();
     for (int64_t i = 0; i < layers; ++i) types.push_back(i % 6 == 5 ? "full_attention" : "sliding_attention");
     config["layer_types"] = std::move(types);
+  } else if (family.name == "gpt-oss") {  // llama.cpp has the window in every second layer, from the first on.
+    config["sliding_window"] = keys.required("attention.sliding_window");
   } else if (family.name == "smollm3") {
     json uses = json::array();
     for (int64_t i = 0; i < layers; ++i) uses.push_back(i % 4 == 3 ? 0 : 1);
@@ -404,6 +408,7 @@ json config_of(const File& file) {
     // Readers of Phi-3 search for it only here.
     if (scaling["rope_type"] == "longrope")
       config["original_max_position_embeddings"] = scaling["original_max_position_embeddings"];
+    if (family.name == "gpt-oss") scaling["truncate"] = false;  // llama.cpp rounds the ramp, the model does not.
     config["rope_scaling"] = std::move(scaling);
   }
   put_tokens(config, file);

@@ -78,7 +78,8 @@ std::string tensor_name(const ModelConfig& config, int layer, Norm norm) {
     case Norm::attn:
       return fmt::format("blk.{}.attn_norm.weight", layer);
     case Norm::mlp:
-      return fmt::format("blk.{}.{}.weight", layer, config.blocks.attention_gate ? "post_attention_norm" : "ffn_norm");
+      return fmt::format("blk.{}.{}.weight", layer,
+                         config.blocks.attention_gate || config.blocks.sinks ? "post_attention_norm" : "ffn_norm");
     case Norm::post_attn:
       return fmt::format("blk.{}.post_attention_norm.weight", layer);
     case Norm::post_mlp:
@@ -89,6 +90,8 @@ std::string tensor_name(const ModelConfig& config, int layer, Norm norm) {
       return fmt::format("blk.{}.attn_k_norm.weight", layer);
     case Norm::delta:
       return fmt::format("blk.{}.ssm_norm.weight", layer);
+    case Norm::sinks:
+      return fmt::format("blk.{}.attn_sinks.weight", layer);
     case Norm::token:
       return fmt::format("blk.{}.nextn.enorm.weight", layer);
     case Norm::before:

@@ -49,8 +49,11 @@ bool minima_are_zero_points(const Rows& rows) {
   return true;
 }
 
+constexpr FormatSpec kMxfp4{.kind = Kind::mxfp4, .bits = 4, .group = 32};
+
 FormatSpec format_of(const Rows& rows) {
   const IntegerCoding& coding = rows.matrix.type->integer;
+  if (rows.matrix.type->name == "MXFP4" && rows.columns.empty()) return kMxfp4;
   if (coding.bits == 0 || (coding.minimum && !minima_are_zero_points(rows))) return dense_format(*rows.matrix.type);
   if (!moves_blocks(rows.columns)) return {.kind = Kind::f32, .bits = 32};
   return {.kind = Kind::integer, .bits = coding.bits, .group = 32, .symmetric = !coding.minimum};
@@ -69,6 +72,27 @@ LinearWeight read_integer(const Rows& rows, const FormatSpec& spec) {
       type.integer.codes(block, codes.data() + 32 * g);
       m.scale.as<f16>()[static_cast<size_t>(r * groups + g)] = f16{scale_bits(block)};
       if (!spec.symmetric) set_zero(m, r, g, exact_zero(scale_of(block), minimum_of(block), spec.bits).value());
+    }
+    m.codes.set_row(r, codes);
+  }
+  return w;
+}
+
+// A block has its scale first, and then columns 0 to 15 in the low bits of 16 bytes and the others above them.
+LinearWeight read_mxfp4(const Rows& rows) {
+  constexpr int64_t kBytes = 17;
+  const int64_t in = rows.matrix.columns, groups = in / 32;
+  LinearWeight w = allocate_weight(kMxfp4, rows.count, in);
+  auto& m = std::get<FpBlock>(w.main);
+  std::vector<uint8_t> codes(static_cast<size_t>(in));
+  for (int64_t r = 0; r < rows.count; ++r) {
+    for (int64_t g = 0; g < groups; ++g) {
+      const uint8_t* block = rows.row(r) + g * kBytes;
+      m.scale.as<uint8_t>()[static_cast<size_t>(r * groups + g)] = block[0];
+      for (int64_t i = 0; i < 16; ++i) {
+        codes[static_cast<size_t>(32 * g + i)] = block[1 + i] & 15;
+        codes[static_cast<size_t>(32 * g + 16 + i)] = block[1 + i] >> 4;
+      }
     }
     m.codes.set_row(r, codes);
   }
@@ -239,6 +263,13 @@ class Finder {
     const std::string name = tensor_name(id) + ".bias";
     const StoredMatrix* m = find(name);
     check(m != nullptr, "{}: no tensor \"{}\"", file_->path(), name);
+    if (id.expert >= 0) {  // The tensor has a row for each expert.
+      check(m->rows == config_.experts, "{}: {} has {} rows, expected one for each of {} experts", file_->path(), name,
+            m->rows, config_.experts);
+      StoredMatrix own = *m;
+      own.data = reinterpret_cast<const std::byte*>(m->row(id.expert)), own.rows = 1;
+      return vector(own, name, shape_of(config_, id)[0], {});
+    }
     return vector(*m, name, shape_of(config_, id)[0], row_order(config_, id, architecture_));
   }
   Rows norm(int layer, Norm which) {
@@ -398,8 +429,11 @@ ModelSource open_source(const std::string& path) {
     const Rows rows = finder.matrix(id);
     const FormatSpec spec = format_of(rows);
     expanded.add(rows.matrix, spec, rows.count);
-    source.linears[id] = {spec,
-                          [rows, spec] { return spec.is_dense() ? read_dense(rows, spec) : read_integer(rows, spec); }};
+    source.linears[id] = {spec, [rows, spec] {
+                            return spec.is_dense()            ? read_dense(rows, spec)
+                                   : spec.kind == Kind::mxfp4 ? read_mxfp4(rows)
+                                                              : read_integer(rows, spec);
+                          }};
     if (has_bias(config, id.role)) vectors->add(bias_name(id), finder.bias(id));
   }
   add_small_tensors(config, finder, *vectors);

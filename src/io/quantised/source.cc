@@ -8,6 +8,7 @@
 #include "core/foreign/json.h"
 #include "io/checkpoint.h"
 #include "io/hf_config.h"
+#include "io/quantised/mxfp4.h"
 #include "io/quantised/packed.h"
 
 namespace fidelio::quantised {
@@ -291,7 +292,9 @@ ModelSource open_source(const std::string& folder) {
     }
   const std::string method = quantisation.is_object() ? lower_case(text_of(quantisation, "quant_method")) : "";
   const bool keeps = quantisation.is_object() && keeps_weights(quantisation);
-  const bool read_here = method == "gptq" || method == "awq" || method == "compressed-tensors";
+  // MXFP4 is read of the one family that is released in it.
+  const bool mxfp4 = method == "mxfp4" && text_of(config, "model_type") == "gpt_oss";
+  const bool read_here = method == "gptq" || method == "awq" || method == "compressed-tensors" || mxfp4;
   if (keeps || read_here) {
     check_not_sparse(quantisation, where);
     config.erase("quantization_config");
@@ -299,9 +302,14 @@ ModelSource open_source(const std::string& folder) {
   }
   if (keeps || !read_here) return open_plain(std::move(source), quantisation);
   quantisation["quant_method"] = method;
-  const Method how = method_of(quantisation, where);
   source.quantised_by = method;
-  load_config(source.texts);
+  const ModelConfig model = load_config(source.texts);
+  if (mxfp4) {
+    source.tensors = std::make_shared<const Safetensors>(Safetensors::open(folder));
+    read_mxfp4(source, model, where);
+    return source;
+  }
+  const Method how = method_of(quantisation, where);
   source.tensors = std::make_shared<const Safetensors>(Safetensors::open(folder));
   read_linears(source, how, quantisation, where);
   return source;

@@ -49,7 +49,6 @@ constexpr Unserved kModels[] = {
     {"gemma2", "caps its scores and logits", "Gemma 3 (Gemma3ForCausalLM)"},
     {"gemma t5gemma recurrentgemma codegemma", "is a Gemma of another design than the third",
      "Gemma 3 (Gemma3ForCausalLM)"},
-    {"gptoss", "is a mixture of experts with attention sinks, its experts in MXFP4", kMixture},
     {"deepseekv2 deepseekv3 deepseekv32 deepseekv4 deepseek2 kimik2 kimivl longcat",
      "has multi-head latent attention and experts that every row passes",
      "DeepSeek's distilled models (DeepSeek-R1-Distill-Qwen and -Llama) or Qwen3-30B-A3B"},
@@ -114,7 +113,8 @@ constexpr Unserved kQuantisers[] = {
      "keeps weights in FP8 (E4M3, often by blocks of 128 x 128 as in DeepSeek's and Qwen's FP8 repositories)",
      "the BF16 repository of the same model, from which `quantize --format fp8` makes FP8 here"},
     {"bitsandbytes", "keeps weights in NF4, FP4 or INT8 of its own", "the repository it was made from"},
-    {"mxfp4", "keeps experts in MXFP4, as gpt-oss does", "a BF16 copy of the model, if there is one"},
+    {"mxfp4", "keeps weights in MXFP4, which is read of gpt-oss's experts alone",
+     "a BF16 copy of the model, if there is one"},
     {"modelopt nvfp4", "is NVIDIA's ModelOpt: NVFP4 or FP8",
      "the BF16 repository, from which `quantize --format fp4g16` makes E2M1 in blocks of 16 here"},
     {"exl2 exl3 exllama", "is exllama's own, which exllama alone reads", "the repository it was made from"},
@@ -206,7 +206,7 @@ std::string about_unread_quantiser(std::string_view method) {
   const Unserved* row = find_row(kQuantisers, method);
   const std::string what =
       row ? fmt::format(": it {}. Give {}.", row->what, row->nearest) : "; give the repository it was made from.";
-  return what + " Read are gptq, awq, compressed-tensors of integers, and GGUF";
+  return what + " Read are gptq, awq, compressed-tensors of integers, mxfp4 of gpt-oss, and GGUF";
 }
 
 std::string about_folder(const std::string& folder) {

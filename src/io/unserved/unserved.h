@@ -6,8 +6,8 @@
 
 namespace fidelio {
 
-// Returns the words that follow "NAME is not supported". `name` is a class ("GptOssForCausalLM"), a model_type
-// ("gpt_oss") or GGUF's general.architecture ("gpt-oss"). `supported` is the list of supported names, which is shown
+// Returns the words that follow "NAME is not supported". `name` is a class ("DbrxForCausalLM"), a model_type
+// ("dbrx") or GGUF's general.architecture ("dbrx"). `supported` is the list of supported names, which is shown
 // for unknown ones.
 std::string about_unserved_model(std::string_view name, std::string_view supported);
 

@@ -31,9 +31,9 @@ std::string refusal_of_config(const std::string& config) {
 // The class, the model_type and GGUF's name of a model lead to the same row.
 TEST(Unserved, ModelsAreKnownByEachOfTheirNames) {
   const auto about = [](const char* name) { return about_unserved_model(name, "those"); };
-  for (const char* name : {"GptOssForCausalLM", "gpt_oss", "gpt-oss"}) {
-    EXPECT_EQ(about(name), about("gptoss")) << name;
-    EXPECT_THAT(about(name), AllOf(HasSubstr("attention sinks"), HasSubstr("The nearest that works: Qwen3-30B-A3B"),
+  for (const char* name : {"DbrxForCausalLM", "dbrx", "DBRX"}) {
+    EXPECT_EQ(about(name), about("dbrx")) << name;
+    EXPECT_THAT(about(name), AllOf(HasSubstr("design of its own"), HasSubstr("The nearest that works: Qwen3-30B-A3B"),
                                    HasSubstr("CONTRIBUTING.md")));
   }
   const std::pair<const char*, const char*> names[] = {{"Qwen4ExpForConditionalGeneration", "n-grams"},
@@ -88,8 +88,8 @@ TEST(Unserved, NoSupportedFamilyIsTakenForAnother) {
 
 TEST(Unserved, ConfigsAreRefusedWithIt) {
   EXPECT_THAT(
-      refusal_of_config(R"({"architectures":["GptOssForCausalLM"],"model_type":"gpt_oss"})"),
-      AllOf(HasSubstr("m/config.json: architecture GptOssForCausalLM is not supported: it is a mixture of experts"),
+      refusal_of_config(R"({"architectures":["DbrxForCausalLM"],"model_type":"dbrx"})"),
+      AllOf(HasSubstr("m/config.json: architecture DbrxForCausalLM is not supported: it is a mixture of experts"),
             HasSubstr("nearest that works: Qwen3")));
   // The class has an unknown name, and the family is recognised by its type.
   EXPECT_THAT(refusal_of_config(R"({"architectures":["OwnForCausalLM"],"model_type":"deepseek_v2"})"),
@@ -122,8 +122,9 @@ TEST(Unserved, QuantisersAreNamedWithWhatToDo) {
                                                          {"marlin", "plain GPTQ"},
                                                          {"unheard-of", "the repository it was made from"}};
   for (const auto& [method, says] : methods)
-    EXPECT_THAT(by(method), AllOf(HasSubstr(std::string("quantised already, by ") + method), HasSubstr(says),
-                                  HasSubstr("Read are gptq, awq, compressed-tensors of integers, and GGUF")));
+    EXPECT_THAT(by(method),
+                AllOf(HasSubstr(std::string("quantised already, by ") + method), HasSubstr(says),
+                      HasSubstr("Read are gptq, awq, compressed-tensors of integers, mxfp4 of gpt-oss, and GGUF")));
   // MLX writes the same object twice, without a method.
   EXPECT_THAT(refusal(R"("quantization":{"group_size":64,"bits":4},"quantization_config":{"group_size":64,"bits":4})"),
               AllOf(HasSubstr("by mlx"), HasSubstr("MLX's")));

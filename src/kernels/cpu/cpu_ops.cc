@@ -155,13 +155,17 @@ void Cpu::add_normed(const Matrix& y, const Matrix& weight, float eps, Matrix& x
   });
 }
 
-Cpu::Acts Cpu::gated(const Matrix& gate, const Matrix& up, Gate how, int64_t rows) {
+Cpu::Acts Cpu::gated(const Matrix& gate, const Matrix& up, const Gating& how, int64_t rows) {
   State& s = *state_;
-  const auto function = s.gate_function(how);
+  const auto function = s.gate_function(how.function);
   const Acts out = s.publish(rows, gate.columns);
   float* y = s.acts.as<float>();
-  for_rows(s.pool, out.rows, out.columns,
-           [&](int64_t row) { function(gate.row(row), up.row(row), y + row * out.columns, out.columns); });
+  for_rows(s.pool, out.rows, out.columns, [&](int64_t row) {
+    if (how.function == Gate::clamped)
+      s.kernels.clamped(gate.row(row), up.row(row), how.alpha, how.limit, y + row * out.columns, out.columns);
+    else
+      function(gate.row(row), up.row(row), y + row * out.columns, out.columns);
+  });
   return out;
 }
 
@@ -300,8 +304,8 @@ void Cpu::rope_append(Matrix& q, Matrix& k, const Matrix& v, const Matrix* q_nor
   });
 }
 
-cpu::AttendArgs Cpu::State::attend_args(const Matrix& q, const KvCache& cache, int layer, const Tile& tile,
-                                        int64_t head) {
+cpu::AttendArgs Cpu::State::attend_args(const Matrix& q, const KvCache& cache, int layer, const Matrix* sinks,
+                                        const Tile& tile, int64_t head) {
   const cpu::KvRecord record{static_cast<cpu::KvKind>(cache.format), shape.head_dim};
   const int64_t row_floats = int64_t{shape.heads} * shape.head_dim;
   cpu::AttendArgs a{};
@@ -312,6 +316,7 @@ cpu::AttendArgs Cpu::State::attend_args(const Matrix& q, const KvCache& cache, i
   a.heads = shape.heads;
   a.window = shape.layers[static_cast<size_t>(layer)].window;
   a.scale = static_cast<float>(1 / std::sqrt(static_cast<double>(shape.head_dim)));
+  a.sinks = sinks ? sinks->data() : nullptr;
   a.q = q.row(tile.first_row);
   a.out = acts.as<float>() + tile.first_row * row_floats;
   a.rows = tile.rows;
@@ -326,11 +331,11 @@ cpu::AttendArgs Cpu::State::attend_args(const Matrix& q, const KvCache& cache, i
 // Spreads the chunks of long histories of few rows over the threads and merges them afterwards. The order is that in
 // which a single thread merges them, so the bits are the same. Returns false if this is not worth it, or if there is
 // no room for so many partial results.
-bool Cpu::State::attend_split(const Matrix& q, const KvCache& cache, int layer) {
+bool Cpu::State::attend_split(const Matrix& q, const KvCache& cache, int layer, const Matrix* sinks) {
   const int64_t hk = shape.kv_heads, group = shape.heads / hk, count = static_cast<int64_t>(tiles.size());
   int64_t chunks = 0, rows = 0;
   for (const Tile& tile : tiles) {
-    const cpu::AttendArgs a = attend_args(q, cache, layer, tile, 0);
+    const cpu::AttendArgs a = attend_args(q, cache, layer, sinks, tile, 0);
     chunks = std::max(chunks, a.last_chunk - a.first_chunk);
     rows = std::max<int64_t>(rows, tile.rows);
   }
@@ -339,7 +344,7 @@ bool Cpu::State::attend_split(const Matrix& q, const KvCache& cache, int layer) 
   const int64_t width = cpu::padded_head(shape.head_dim) + 2,
                 share = chunks * rows * group * width;  // the floats of one (tile, kv head)
   const auto args = [&](int64_t item, int thread) {
-    cpu::AttendArgs a = attend_args(q, cache, layer, tiles[static_cast<size_t>(item / hk)], item % hk);
+    cpu::AttendArgs a = attend_args(q, cache, layer, sinks, tiles[static_cast<size_t>(item / hk)], item % hk);
     a.scratch = thread_scratch(thread);
     a.partial = partial.as<float>() + item * share;
     return a;
@@ -360,11 +365,11 @@ bool Cpu::State::attend_split(const Matrix& q, const KvCache& cache, int layer) 
   return true;
 }
 
-Cpu::Acts Cpu::attend(const Matrix& q, const KvCache& cache, int layer) {
+Cpu::Acts Cpu::attend(const Matrix& q, const KvCache& cache, int layer, const Matrix* sinks) {
   State& s = *state_;
   const int64_t hk = s.shape.kv_heads;
   const Acts out = s.publish(static_cast<int64_t>(s.ids.size()), int64_t{s.shape.heads} * s.shape.head_dim);
-  if (s.attend_split(q, cache, layer)) return out;
+  if (s.attend_split(q, cache, layer, sinks)) return out;
   // A tile has several parts if its kv head has many heads.
   const int64_t parts = (kPageTokens + s.tile_positions - 1) / s.tile_positions;
   const int64_t tiles = static_cast<int64_t>(s.tiles.size());
@@ -376,7 +381,7 @@ Cpu::Acts Cpu::attend(const Matrix& q, const KvCache& cache, int layer) {
     tile.first_row += static_cast<int32_t>(skip);
     tile.first_position += skip;
     tile.rows = static_cast<int32_t>(std::min<int64_t>(tile.rows - skip, s.tile_positions));
-    cpu::AttendArgs a = s.attend_args(q, cache, layer, tile, job % hk);
+    cpu::AttendArgs a = s.attend_args(q, cache, layer, sinks, tile, job % hk);
     a.scratch = s.thread_scratch(thread);
     s.kernels.attend(a);
   });

@@ -61,8 +61,9 @@ struct Cpu::State {
     return weight.kernel(input.for_head ? Reading(reading.activations) : reading);
   }
   float* thread_scratch(int thread) { return attend_scratch.as<float>() + thread * attend_scratch_floats; }
-  cpu::AttendArgs attend_args(const Matrix& q, const KvCache& cache, int layer, const Tile& tile, int64_t head);
-  bool attend_split(const Matrix& q, const KvCache& cache, int layer);
+  cpu::AttendArgs attend_args(const Matrix& q, const KvCache& cache, int layer, const Matrix* sinks, const Tile& tile,
+                              int64_t head);
+  bool attend_split(const Matrix& q, const KvCache& cache, int layer, const Matrix* sinks);
 
   auto gate_function(Gate gate) const {
     return gate == Gate::silu ? kernels.swiglu : gate == Gate::sigmoid ? kernels.sigmoid_gated : kernels.geglu;

@@ -70,10 +70,11 @@ struct AttendArgs {
   const std::byte* layer;  // records (pages, hk) of this layer
   const int32_t* pages;    // the pages of this sequence
   int kv_heads, heads, window;
-  float scale;     // 1 / sqrt(e)
-  const float* q;  // (rows, h, e): the first query row of the tile
-  float* out;      // (rows, h, e)
-  int rows;        // they stand at consecutive positions from first_position
+  float scale;         // 1 / sqrt(e)
+  const float* sinks;  // (h), or null: the head's own score of a position whose value is zero
+  const float* q;      // (rows, h, e): the first query row of the tile
+  float* out;          // (rows, h, e)
+  int rows;            // they stand at consecutive positions from first_position
   int64_t first_position;
   int kv_head;
   int64_t first_chunk, last_chunk;  // the chunks of the tile's history
@@ -103,9 +104,11 @@ struct KernelSet {
   void (*norm)(const float* x, const float* weight, float eps, float* y, int64_t n);  // y may be x
   void (*swiglu)(const float* gate, const float* up, float* y, int64_t n);            // silu(gate) up
   void (*geglu)(const float* gate, const float* up, float* y, int64_t n);             // gelu(gate) up, by tanh
-  void (*sigmoid_gated)(const float* gate, const float* up, float* y, int64_t n);     // sigmoid(gate) up
-  void (*add_gated)(float gate, const float* y, float* x, int64_t n);                 // x += sigmoid(gate) y
-  void (*turn)(const TurnArgs& how, float* row, float* scratch);                      // in place; scratch holds a block
+  // These are clamped gates (step/gate.h).
+  void (*clamped)(const float* gate, const float* up, float alpha, float limit, float* y, int64_t n);
+  void (*sigmoid_gated)(const float* gate, const float* up, float* y, int64_t n);  // sigmoid(gate) up
+  void (*add_gated)(float gate, const float* y, float* x, int64_t n);              // x += sigmoid(gate) y
+  void (*turn)(const TurnArgs& how, float* row, float* scratch);                   // in place; scratch holds a block
   // Rotates pairs (i, i + columns / 2).
   void (*rotate)(float* x, const float* cosine, const float* sine, int64_t columns);
   // Writes the key and value (e) of position t (0..31) of a page into its record.

@@ -16,6 +16,7 @@ const KernelSet kPortable = {
     .norm = norm,
     .swiglu = swiglu,
     .geglu = geglu,
+    .clamped = clamped,
     .sigmoid_gated = sigmoid_gated,
     .add_gated = add_gated,
     .turn = turn,

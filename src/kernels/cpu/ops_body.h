@@ -45,15 +45,28 @@ inline V gelu_times(V gate, V up) {
   return gate / (1.0f + exp(-twice)) * up;
 }
 
-template <V (*kGate)(V, V)>
-inline void gate_times(const float* gate, const float* up, float* y, int64_t n) {
+// Writes y = combine(gate, up), a vector at a time.
+template <typename Combine>
+inline void combine_rows(const float* gate, const float* up, float* y, int64_t n, const Combine& combine) {
   int64_t i = 0;
-  for (; i + W <= n; i += W) store(y + i, kGate(load(gate + i), load(up + i)));
+  for (; i + W <= n; i += W) store(y + i, combine(load(gate + i), load(up + i)));
   if (i == n) return;
   float tail[2][W] = {};
   for (int64_t j = i; j < n; ++j) tail[0][j - i] = gate[j], tail[1][j - i] = up[j];
-  store(tail[0], kGate(load(tail[0]), load(tail[1])));
+  store(tail[0], combine(load(tail[0]), load(tail[1])));
   for (int64_t j = i; j < n; ++j) y[j] = tail[0][j - i];
+}
+template <V (*kGate)(V, V)>
+inline void gate_times(const float* gate, const float* up, float* y, int64_t n) {
+  combine_rows(gate, up, y, n, [](V g, V u) { return kGate(g, u); });
+}
+inline void clamped(const float* gate, const float* up, float alpha, float limit, float* y, int64_t n) {
+  const V highest = splat(limit), lowest = splat(-limit), slope = splat(alpha);
+  combine_rows(gate, up, y, n, [&](V g, V u) {
+    const V x = g > highest ? highest : g;
+    const V held = u > highest ? highest : u < lowest ? lowest : u;
+    return x / (1.0f + exp(-(slope * x))) * (held + 1.0f);
+  });
 }
 inline void swiglu(const float* gate, const float* up, float* y, int64_t n) { gate_times<silu_times>(gate, up, y, n); }
 inline void geglu(const float* gate, const float* up, float* y, int64_t n) { gate_times<gelu_times>(gate, up, y, n); }

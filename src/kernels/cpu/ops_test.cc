@@ -93,6 +93,36 @@ TEST_P(Ops, GegluAgreesWithTheReferenceOverTheWholeRange) {
   }
 }
 
+// Beyond the limits the values are those at the limits. The bound is 8 u as for SwiGLU; alpha times the gate is rounded
+// once more, which changes the exponential by |alpha x| u, and so is up + 1, which has the size of up and 1 at most.
+TEST_P(Ops, ClampedGatesAgreeWithTheReferenceOverTheWholeRange) {
+  constexpr int64_t kRows = 3, kColumns = 1003;
+  std::vector<float> gate, up;
+  Rng rng(3);
+  for (int64_t i = 0; i < kRows * kColumns; ++i) {
+    gate.push_back(static_cast<float>((rng.uniform() - 0.5) * (i % 3 == 0 ? 4 : i % 3 == 1 ? 40 : 300)));
+    up.push_back(static_cast<float>((rng.uniform() - 0.5) * (i % 2 == 0 ? 4 : 30)));
+  }
+  gate[0] = 0, gate[1] = -1e30f, gate[2] = 1e30f, gate[3] = 7, up[3] = -7, up[4] = 1e30f, up[5] = -1e30f, up[6] = -1;
+  Cpu cpu({.threads = 2, .isa = GetParam()});
+  cpu.reserve(kRows, kColumns, 64);
+  cpu.begin(rows_batch(kRows), Activations::a16, tiny_shape());
+  Cpu::Matrix g = cpu.allocate(kRows, kColumns), u = cpu.allocate(kRows, kColumns);
+  cpu.upload(gate, g);
+  cpu.upload(up, u);
+  std::vector<float> y(gate.size());
+  const Gating how(Gate::clamped, 1.702f, 7);
+  cpu.read(cpu.gated(g, u, how, kRows), y);
+  const std::vector<double> want = ref::gated(how, widened(gate), widened(up));
+  for (size_t i = 0; i < y.size(); ++i) {
+    const double x = std::min<double>(gate[i], 7), held = std::clamp<double>(up[i], -7, 7),
+                 size = std::abs(x / (1 + std::exp(-1.702 * x))) * (std::abs(held) + 1);
+    ASSERT_NEAR(y[i], want[i],
+                (9 + std::abs(1.702 * x)) * kUnit * size + std::abs(x) * 8 * (1.702 * x < -85 ? 1e-36 : 0))
+        << gate[i] << " " << up[i];
+  }
+}
+
 // x = norm(x) and x += norm(y) must use the very values of norm(). An embedding's factor must multiply its row.
 TEST_P(Ops, NormsInPlaceAndBeforeAddingAreThoseOfNorm) {
   const int64_t rows = 5, d = 203;

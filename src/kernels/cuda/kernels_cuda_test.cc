@@ -86,6 +86,8 @@ LinearWeight random_weight(const FormatSpec& spec, int64_t out, int64_t in, Rng&
     const std::vector<int8_t> grid = typical_grid(spec.bits);
     std::copy(grid.begin(), grid.end(), std::get<VectorCode>(w.main).codebook.as<int8_t>().begin());
   }
+  if (spec.kind == Kind::mxfp4)  // so many powers of two fit into a grid's scales
+    for (uint8_t& v : std::get<FpBlock>(w.main).scale.as<uint8_t>()) v = static_cast<uint8_t>(118 + rng.below(7));
   if (spec.kind == Kind::fp8)  // the lowest bit of the exponent is 0, so no code is NaN
     for (OwnedTensor& plane : std::get<FpBlock>(w.main).codes.planes)
       for (uint8_t& v : plane.as<uint8_t>()) v &= 0x77;
@@ -120,10 +122,10 @@ TEST_F(CudaTest, LinearsOfEveryFormatAgreeWithTheReferenceAndRowsDoNotDependOnTh
     x[static_cast<size_t>(i)] = std::ldexp(static_cast<float>(static_cast<int>(rng.below(2001)) - 1000), exponent);
   }
   for (const char* format :
-       {"int2g32z", "int2g128", "int3g64z",   "int3g64zs8", "int4g128z", "int4g128",   "int4g64zs8",
-        "int4c",    "int5g32z", "int5g64zs8", "int6g128z",  "int7g64z",  "int7g32zs8", "int8g128z",
-        "int8g128", "int8cz",   "lut2g64",    "lut3g32",    "lut4g64",   "lut4g128",   "lut5g64",
-        "lut5g32",  "lut6g64",  "lut6g128",   "bf16",       "f16",       "f32",        "fp8"}) {
+       {"int2g32z", "int2g128",   "int3g64z",  "int3g64zs8", "int4g128z",  "int4g128",  "int4g64zs8", "int4c",
+        "int5g32z", "int5g64zs8", "int6g128z", "int7g64z",   "int7g32zs8", "int8g128z", "int8g128",   "int8cz",
+        "lut2g64",  "lut3g32",    "lut4g64",   "lut4g128",   "lut5g64",    "lut5g32",   "lut6g64",    "lut6g128",
+        "bf16",     "f16",        "f32",       "fp8",        "mxfp4"}) {
     SCOPED_TRACE(format);
     const LinearWeight weight = random_weight(parse_format(format), out, in, rng);
     const std::vector<float> decoded = decode(weight);
@@ -338,6 +340,10 @@ TEST_F(CudaTest, OtherBlocksAgreeWithTheReference) {
   const std::vector<float> gated = values_of(b().gated(mx, my, Gate::gelu_tanh, n));
   const std::vector<double> gelu = ref::geglu(doubles(x), doubles(y));
   for (size_t i = 0; i < gated.size(); ++i) EXPECT_NEAR(gated[i], gelu[i], std::abs(gelu[i]) * 1e-5 + 1e-6);
+  const Gating clamp(Gate::clamped, 1.702f, 1.5f);
+  const std::vector<float> held = values_of(b().gated(mx, my, clamp, n));
+  const std::vector<double> clamped = ref::gated(clamp, doubles(x), doubles(y));
+  for (size_t i = 0; i < held.size(); ++i) EXPECT_NEAR(held[i], clamped[i], std::abs(clamped[i]) * 1e-5 + 1e-6);
   const std::vector<float> normed = values_of(b().norm(my, mw, 1e-5f));
   b().add_normed(my, mw, 1e-5f, mx);
   const std::vector<float> sum = values_of(mx);
@@ -532,6 +538,9 @@ TEST_F(CudaTest, AttentionOverPagesAgreesWithTheReference) {
     const std::vector<float> q = normals(rng, int64_t{total} * c.h * c.e),
                              k = normals(rng, int64_t{total} * c.hk * c.e),
                              v = normals(rng, int64_t{total} * c.hk * c.e);
+    const std::vector<float> sinks = normals(rng, c.h, 2);
+    const Cuda::Matrix some_sinks = matrix(sinks, c.h);
+    const bool sunk = c.window == 0 || c.pairs >= 0;  // the others have no sinks
     b().reserve(total, int64_t{c.h} * c.e, total);
     Cuda::KvCache cache = b().allocate_cache(shape, pages, c.kv);
     std::vector<float> got;
@@ -544,7 +553,7 @@ TEST_F(CudaTest, AttentionOverPagesAgreesWithTheReference) {
       Cuda::Matrix mq = part(q, c.h), mk = part(k, c.hk);
       const Cuda::Matrix mv = part(v, c.hk);
       b().rope_append(mq, mk, mv, nullptr, nullptr, cache, 0);
-      const std::vector<float> out = values_of(b().attend(mq, cache, 0));
+      const std::vector<float> out = values_of(b().attend(mq, cache, 0, sunk ? &some_sinks : nullptr));
       got.insert(got.end(), out.begin(), out.end());
     }
     const std::vector<float>& single = shape.rotations[0].inverse_frequencies;
@@ -563,7 +572,8 @@ TEST_F(CudaTest, AttentionOverPagesAgreesWithTheReference) {
       const std::vector<double> expected =
           ref::attention(std::span(rq).subspan(static_cast<size_t>(p * c.h * c.e), static_cast<size_t>(c.h * c.e)),
                          std::span(rk).first(static_cast<size_t>((p + 1) * c.hk * c.e)),
-                         std::span(rv).first(static_cast<size_t>((p + 1) * c.hk * c.e)), p, c.h, c.hk, c.e, c.window);
+                         std::span(rv).first(static_cast<size_t>((p + 1) * c.hk * c.e)), p, c.h, c.hk, c.e, c.window,
+                         sunk ? doubles(sinks) : std::vector<double>());
       for (int i = 0; i < c.h * c.e; ++i)
         ASSERT_NEAR(got[static_cast<size_t>(p * c.h * c.e + i)], expected[static_cast<size_t>(i)], c.tolerance)
             << p << " " << i;
@@ -634,7 +644,8 @@ TEST_F(CudaTest, AttentionOfARowAloneEqualsThatAmongAllBitForBit) {
     const int64_t q_width = int64_t{c.h} * c.e, k_width = int64_t{c.hk} * c.e;
     const std::vector<float> q = normals(rng, total * q_width), k = normals(rng, total * k_width),
                              v = normals(rng, total * k_width);
-    const Cuda::Matrix q_norm = matrix(normals(rng, c.e), c.e), k_norm = matrix(normals(rng, c.e), c.e);
+    const Cuda::Matrix q_norm = matrix(normals(rng, c.e), c.e), k_norm = matrix(normals(rng, c.e), c.e),
+                       sinks = matrix(normals(rng, c.h, 2), c.h);
     b().reserve(total, q_width, total);
     Cuda::KvCache cache = b().allocate_cache(shape, pages, c.kv);
     std::vector<float> all;
@@ -648,7 +659,7 @@ TEST_F(CudaTest, AttentionOfARowAloneEqualsThatAmongAllBitForBit) {
       Cuda::Matrix mq = chunk(q, q_width), mk = chunk(k, k_width);
       const Cuda::Matrix mv = chunk(v, k_width);
       b().rope_append(mq, mk, mv, &q_norm, &k_norm, cache, 0);
-      const std::vector<float> some = values_of(b().attend(mq, cache, 0));
+      const std::vector<float> some = values_of(b().attend(mq, cache, 0, &sinks));
       all.insert(all.end(), some.begin(), some.end());
     }
     // The numbers of sequences make a row have a cluster of eight thread blocks, two of them on a multiprocessor or
@@ -677,7 +688,7 @@ TEST_F(CudaTest, AttentionOfARowAloneEqualsThatAmongAllBitForBit) {
       Cuda::Matrix aq = matrix(parts[0], q_width), ak = matrix(parts[1], k_width);
       const Cuda::Matrix av = matrix(parts[2], k_width);
       b().rope_append(aq, ak, av, &q_norm, &k_norm, cache, 0);
-      const std::vector<float> got = values_of(b().attend(aq, cache, 0));
+      const std::vector<float> got = values_of(b().attend(aq, cache, 0, &sinks));
       for (size_t i = 0; i < positions.size(); ++i)
         ASSERT_EQ(0, std::memcmp(got.data() + static_cast<int64_t>(i) * q_width, all.data() + positions[i] * q_width,
                                  static_cast<size_t>(q_width) * sizeof(float)))

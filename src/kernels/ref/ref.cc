@@ -49,7 +49,8 @@ void rope(std::span<double> x, std::span<const double> inverse_frequencies, doub
 }
 
 std::vector<double> attention(std::span<const double> q, std::span<const double> k, std::span<const double> v,
-                              int64_t position, int64_t h, int64_t hk, int64_t e, int64_t window) {
+                              int64_t position, int64_t h, int64_t hk, int64_t e, int64_t window,
+                              std::span<const double> sinks) {
   std::vector<double> out(static_cast<size_t>(h * e));
   const int64_t first = window > 0 ? std::max<int64_t>(0, position - window + 1) : 0;
   for (int64_t head = 0; head < h; ++head) {
@@ -60,6 +61,7 @@ std::vector<double> attention(std::span<const double> q, std::span<const double>
       for (int64_t i = 0; i < e; ++i) sum += q[head * e + i] * k[(t * hk + shared) * e + i];
       score.push_back(sum / std::sqrt(static_cast<double>(e)));
     }
+    if (!sinks.empty()) score.push_back(sinks[static_cast<size_t>(head)]);
     const std::vector<double> p = softmax(score);
     for (int64_t t = first; t <= position; ++t)
       for (int64_t i = 0; i < e; ++i) out[head * e + i] += p[t - first] * v[(t * hk + shared) * e + i];
@@ -96,10 +98,18 @@ std::vector<double> geglu(std::span<const double> gate, std::span<const double> 
   return y;
 }
 
-std::vector<double> gated(Gate function, std::span<const double> gate, std::span<const double> up) {
-  if (function == Gate::silu) return swiglu(gate, up);
-  if (function == Gate::gelu_tanh) return geglu(gate, up);
+std::vector<double> gated(const Gating& how, std::span<const double> gate, std::span<const double> up) {
+  if (how.function == Gate::silu) return swiglu(gate, up);
+  if (how.function == Gate::gelu_tanh) return geglu(gate, up);
   std::vector<double> y(gate.size());
+  if (how.function == Gate::clamped) {
+    const double limit = how.limit, alpha = how.alpha;
+    for (size_t i = 0; i < y.size(); ++i) {
+      const double x = std::min(gate[i], limit), u = std::clamp(up[i], -limit, limit);
+      y[i] = x / (1 + std::exp(-alpha * x)) * (u + 1);
+    }
+    return y;
+  }
   for (size_t i = 0; i < y.size(); ++i) y[i] = up[i] / (1 + std::exp(-gate[i]));
   return y;
 }

@@ -23,9 +23,10 @@ std::vector<double> rmsnorm(std::span<const double> x, std::span<const double> w
 void rope(std::span<double> x, std::span<const double> inverse_frequencies, double scale, int64_t position,
           int64_t heads, int64_t e);
 // Returns the attention (h, e) of one query row q (h, e) at `position` over keys and values (position + 1, hk, e).
-// With a window of 0 it sees all positions.
+// With a window of 0 it sees all positions. With sinks (h), that of a head joins its scores and gives nothing.
 std::vector<double> attention(std::span<const double> q, std::span<const double> k, std::span<const double> v,
-                              int64_t position, int64_t h, int64_t hk, int64_t e, int64_t window);
+                              int64_t position, int64_t h, int64_t hk, int64_t e, int64_t window,
+                              std::span<const double> sinks = {});
 // Returns x (M, K) with every `group` values of a row rounded to scale * integer, where scale = max |x| / (2^(bits -
 // 1) - 1) and ties go to even. This is what activations of 8 bits and fewer are. Each term of a row's dot product is
 // then off by at most half a scale times the weight.
@@ -34,8 +35,8 @@ std::vector<double> rounded(std::span<const double> x, int64_t M, int64_t K, int
 std::vector<double> geglu(std::span<const double> gate, std::span<const double> up);
 // Returns silu(gate) * up.
 std::vector<double> swiglu(std::span<const double> gate, std::span<const double> up);
-// Returns function(gate) * up.
-std::vector<double> gated(Gate function, std::span<const double> gate, std::span<const double> up);
+// Returns function(gate) * up, or what a clamped gate gives (step/gate.h).
+std::vector<double> gated(const Gating& how, std::span<const double> gate, std::span<const double> up);
 // Takes one step of the gated delta rule (op::DeltaRule) for one head: changes the state (keys, values) and writes what
 // the query reads of it. `kept` is the share of the state that is kept, and `written` the share of the difference that
 // is written.

@@ -178,7 +178,8 @@ void Executor::run(const op::Attend& o) {
     }
     const std::vector<double> attended =
         attention(row_of(value(o.q), i, width), keys, values, row.position, shape.heads, shape.kv_heads, shape.head_dim,
-                  shape.layers[static_cast<size_t>(o.layer)].window);
+                  shape.layers[static_cast<size_t>(o.layer)].window,
+                  o.sinks < 0 ? std::span<const double>() : w_.norms[static_cast<size_t>(o.sinks)]);
     to.insert(to.end(), attended.begin(), attended.end());
   }
   value(o.to) = std::move(to);

@@ -160,7 +160,9 @@ class Executor {
     b_.rope_append(matrix(o.q), matrix(o.k), matrix(o.v), o.q_norm < 0 ? nullptr : &norm(o.q_norm),
                    o.k_norm < 0 ? nullptr : &norm(o.k_norm), cache_, o.layer);
   }
-  void run(const op::Attend& o) { keep(o.to, b_.attend(matrix(o.q), cache_, o.layer)); }
+  void run(const op::Attend& o) {
+    keep(o.to, b_.attend(matrix(o.q), cache_, o.layer, o.sinks < 0 ? nullptr : &norm(o.sinks)));
+  }
   void run(const op::SplitGate& o) { b_.split_gate(matrix(o.from), matrix(o.to), matrix(o.gate)); }
   void run(const op::GateHeads& o) { keep(o.to, b_.gate_heads(input(o.from), matrix(o.gate))); }
   void run(const op::Convolve& o) {

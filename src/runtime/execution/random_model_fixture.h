@@ -127,7 +127,9 @@ inline ModelConfig random_config(Draw& draw, const ShapeLimits& limits) {
   c.blocks.norm_after = draw.one_in(2);
   c.blocks.norm_before = !c.blocks.norm_after || draw.one_in(2);
   c.blocks.qk_norm = draw.of({QkNorm::none, QkNorm::none, QkNorm::head, QkNorm::width});
-  c.blocks.activation = draw.of({Activation::silu, Activation::gelu_tanh});
+  c.blocks.activation = draw.of({Activation::silu, Activation::gelu_tanh, Activation::clamped});
+  c.gate_alpha = 0.5 + 1.5 * draw.uniform(), c.gate_limit = 0.3 + draw.uniform();
+  c.blocks.sinks = draw.one_in(3);
   if (draw.one_in(3)) c.rotary = 2 * draw.between(1, c.e / 2);
   draw_layers(draw, c);
   c.tie_embeddings = draw.one_in(2);

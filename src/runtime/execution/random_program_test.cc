@@ -93,7 +93,7 @@ std::vector<Damage> damages() {
       {"the other function of gates",
        [](Program& p) {
          return change<op::Gated>(p, [](op::Gated& o) {
-           o.function = o.function == Gate::silu ? Gate::gelu_tanh : Gate::silu;
+           o.function = o.function.function == Gate::silu ? Gate::gelu_tanh : Gate::silu;
            return true;
          });
        }},
@@ -124,6 +124,15 @@ std::vector<Damage> damages() {
          change<op::Route>(p, [&](const op::Route& o) { return input = o.from, true; });
          return change<op::AddShared>(p, [&](op::AddShared& o) { return o.from = input, true; });
        }},
+      {"clamps at twice the limit",
+       [](Program& p) {
+         return change<op::Gated>(p, [](op::Gated& o) {
+           o.function.limit *= 2;
+           return o.function.function == Gate::clamped;
+         });
+       }},
+      {"sinks that are left out",
+       [](Program& p) { return change<op::Attend>(p, [](op::Attend& o) { return std::exchange(o.sinks, -1) >= 0; }); }},
       {"gate and up exchanged",
        [](Program& p) { return change<op::Gated>(p, [](op::Gated& o) { return std::swap(o.gate, o.up), true; }); }},
       {"the sign of one entry of a Hadamard matrix",

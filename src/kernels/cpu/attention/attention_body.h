@@ -155,9 +155,18 @@ inline void reset(float* sums, float* maximum, float* total, int64_t rows, int64
   for (int64_t i = 0; i < rows; ++i) maximum[i] = kLowest, total[i] = 0;
 }
 
+// A sink has no value, so it adds a term to the sum alone. The sums' factor is 1 where the sink is no maximum.
+inline float inverse_total(const Tile& tile, int row) {
+  if (!tile.a.sinks) return 1.0f / tile.total[row];
+  const float sink = tile.a.sinks[tile.a.kv_head * tile.group + row % tile.group], before = tile.maximum[row];
+  const float now = sink > before ? sink : before;
+  const float factor = exp(splat(before - now))[0], term = exp(splat(sink - now))[0];
+  return factor / (tile.total[row] * factor + term);
+}
+
 inline void write_rows(const Tile& tile) {
   for (int row = 0; row < tile.rows; ++row) {
-    const float inverse = 1.0f / tile.total[row];
+    const float inverse = inverse_total(tile, row);
     float* out = tile.output(row);
     for (int64_t i = 0; i < tile.e; ++i) out[i] = tile.total_sums[row * tile.padded + i] * inverse;
   }

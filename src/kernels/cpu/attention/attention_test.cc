@@ -23,7 +23,7 @@ struct Play {
   std::vector<int> lengths;            // of the sequences
   std::vector<std::vector<int>> cuts;  // per step, the rows taken of each sequence; empty = all at once
   std::vector<int> order;              // of the pages
-  bool norms = false;
+  bool norms = false, sinks = false;
 
   // Returns the attention outputs of every sequence, (length, h e) each, in turn.
   std::vector<std::vector<float>> outputs() const {
@@ -43,6 +43,8 @@ struct Play {
     Cpu::Matrix q_norm = cpu.allocate(1, shape.head_dim), k_norm = cpu.allocate(1, shape.head_dim);
     cpu.upload(normals(shape.head_dim, 91), q_norm);
     cpu.upload(normals(shape.head_dim, 92), k_norm);
+    Cpu::Matrix sink = cpu.allocate(1, shape.heads);
+    cpu.upload(sinks_of(shape), sink);
     std::vector<std::vector<float>> results(lengths.size());
     std::vector<int> done(lengths.size(), 0);
     for (const auto& step : cuts.empty() ? std::vector<std::vector<int>>{lengths} : cuts) {
@@ -62,7 +64,7 @@ struct Play {
       cpu.begin(batch, Activations::a16, shape);
       const int last = static_cast<int>(shape.depth()) - 1;
       cpu.rope_append(q, k, v, norms ? &q_norm : nullptr, norms ? &k_norm : nullptr, cache, last);
-      const Cpu::Acts acts = cpu.attend(q, cache, last);
+      const Cpu::Acts acts = cpu.attend(q, cache, last, sinks ? &sink : nullptr);
       std::vector<float> out(static_cast<size_t>(acts.rows * acts.columns));
       cpu.read(acts, out);
       size_t from = 0;
@@ -77,6 +79,12 @@ struct Play {
     return results;
   }
 
+  // Some sinks are far above all scores, others far below.
+  static std::vector<float> sinks_of(const AttentionShape& shape) {
+    std::vector<float> values = normals(shape.heads, 93);
+    for (size_t i = 0; i < values.size(); ++i) values[i] += i % 3 == 1 ? 40.0f : i % 3 == 2 ? -300.0f : 0.0f;
+    return values;
+  }
   static std::vector<float> row_of(int sequence, int position, int which, int64_t width) {
     return normals(width, static_cast<uint64_t>(1000000 * which + 10000 * sequence + position + 1));
   }
@@ -106,7 +114,8 @@ std::vector<double> expected(const Play& run, int sequence, int position, const 
     for (double x : turned(t, 1, s.kv_heads)) k.push_back(kept(x));
     for (double x : widened(Play::row_of(sequence, t, 2, s.kv_heads * e))) v.push_back(kept(x));
   }
-  return ref::attention(turned(position, 0, s.heads), k, v, position, s.heads, s.kv_heads, e, layer.window);
+  return ref::attention(turned(position, 0, s.heads), k, v, position, s.heads, s.kv_heads, e, layer.window,
+                        run.sinks ? widened(Play::sinks_of(s)) : std::vector<double>());
 }
 
 // Returns the tolerance of attention in FP32. Queries and keys are standard normals (`norms`: times a normal weight),
@@ -173,6 +182,27 @@ TEST_P(Attention, LayersMayDiffer) {
         for (size_t i = 0; i < want.size(); ++i)
           ASSERT_NEAR(out[0][static_cast<size_t>(position) * want.size() + i], want[i], attention_tolerance(16, 40))
               << pairs << " pairs, window " << window << ", position " << position;
+      }
+    }
+}
+
+// A sink takes its share of a head's softmax, in short histories and in those that are divided among threads.
+TEST_P(Attention, SinksJoinTheSoftmax) {
+  for (const int window : {0, 20})
+    for (const auto& cuts : {std::vector<std::vector<int>>{}, std::vector<std::vector<int>>{{1099}, {1}}}) {
+      Play run;
+      run.isa = GetParam();
+      run.shape = tiny_shape(6, 2, 24, 2);
+      run.sinks = true;
+      run.lengths = {1100};
+      run.cuts = cuts;
+      set_window(run.shape, window);
+      const auto out = run.outputs();
+      for (int position : {0, 1, 33, 700, 1099}) {
+        const std::vector<double> want = expected(run, 0, position, [](double x) { return x; });
+        for (size_t i = 0; i < want.size(); ++i)
+          ASSERT_NEAR(out[0][static_cast<size_t>(position) * want.size() + i], want[i], attention_tolerance(24, 1100))
+              << "window " << window << " position " << position << " element " << i;
       }
     }
 }
@@ -250,6 +280,7 @@ TEST_P(Attention, ARowDependsOnNothingButItsPast) {
       Play whole;
       whole.isa = GetParam();
       whole.format = format;
+      whole.sinks = format == KvFormat::f16;
       whole.shape = tiny_shape(6, 2, 24, 2);
       set_window(whole.shape, window);
       whole.lengths = {70, 45};
@@ -275,6 +306,7 @@ TEST_P(Attention, DecodingALongHistoryEqualsPrefillingIt) {
   Play whole;
   whole.isa = GetParam();
   whole.shape = tiny_shape(4, 1, 16);
+  whole.sinks = true;
   whole.lengths = {1601};
   const auto want = whole.outputs();
   for (int threads : {1, 2, 5}) {

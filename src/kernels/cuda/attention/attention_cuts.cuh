@@ -50,12 +50,13 @@ __device__ Part part_of(const AttentionArguments& a, int first) {
 
 // Writes columns i .. i + 3 of these queries to memory. It also prepares them for the next product if they are whole
 // blocks, of which a warp has one.
-__device__ inline void finish(const AttentionArguments& a, const Part& part, int i, const Joined& all, float* out,
+__device__ inline void finish(const AttentionArguments& a, const Part& part, int i, Joined all, float* out,
                               const PreparedRows& prepared) {
-  const float inverse = 1 / all.weight;
-  const float4 v = {all.sum.x * inverse, all.sum.y * inverse, all.sum.z * inverse, all.sum.w * inverse};
   const int width = part.heads * a.e, here = part.rows == 1 ? 0 : i / width, row = part.row + here,
             column = part.head0 * a.e + i - here * width;
+  if (a.sinks) all.add({a.sinks[column / a.e] * 1.44269504088896341f, 1}, {0, 0, 0, 0});
+  const float inverse = 1 / all.weight;
+  const float4 v = {all.sum.x * inverse, all.sum.y * inverse, all.sum.z * inverse, all.sum.w * inverse};
   *reinterpret_cast<float4*>(out + int64_t{row} * a.h * a.e + column) = v;
   if (prepared.blocks)
     prepare_block(v, row, a.n, column / kBlockColumns, (a.h * a.e + kBlockColumns - 1) / kBlockColumns, prepared);

@@ -165,7 +165,13 @@ __global__ void __launch_bounds__(kThreads, 2) attend_rows(AttentionArguments a,
       float sum = mine.sum[up];
       sum += __shfl_xor_sync(~0u, sum, 1);
       sum += __shfl_xor_sync(~0u, sum, 2);
-      const float inverse = 1 / sum;
+      float factor = 1;
+      if (a.sinks) {  // a sink has no value, so it adds a term to the sum alone
+        const float sink = a.sinks[head] * 1.44269504089f, largest = fmaxf(mine.peak[up], sink);
+        factor = exp2f(mine.peak[up] - largest);
+        sum = fmaf(sum, factor, exp2f(sink - largest));
+      }
+      const float inverse = factor / sum;
       const int m = row0 + warp * 16 + up * 8 + lane / 4;
       if (m < row || m >= next) continue;
       float* to = out + (int64_t{m} * a.h + head) * e + lane % 4 * 2;

@@ -360,12 +360,13 @@ void Cuda::rope_append(Matrix& q, Matrix& k, const Matrix& v, const Matrix* q_no
     cuda::rope_append(s.stream, s.arguments(cache, layer), fresh);
 }
 
-Cuda::Acts Cuda::attend(const Matrix& q, const KvCache& cache, int layer) {
+Cuda::Acts Cuda::attend(const Matrix& q, const KvCache& cache, int layer, const Matrix* sinks) {
   State& s = *state_;
   s.flush();
   const AttentionShape& shape = cache.shape;
   const Acts y = s.fresh_acts(s.rows, int64_t{shape.heads} * shape.head_dim);
-  const cuda::AttentionArguments a = s.arguments(cache, layer);
+  cuda::AttentionArguments a = s.arguments(cache, layer);
+  a.sinks = sinks ? sinks->data() : nullptr;
   if (y.kind == RowKind::prompt && s.mode != Activations::f32 && cuda::attends_rows(a)) {
     cuda::attend_rows(s.stream, a, q.data(), s.acts.as<float>());
     return y;
@@ -380,7 +381,7 @@ Cuda::Acts Cuda::attend(const Matrix& q, const KvCache& cache, int layer) {
   return y;
 }
 
-Cuda::Acts Cuda::gated(const Matrix& gate, const Matrix& up, Gate how, int64_t rows) {
+Cuda::Acts Cuda::gated(const Matrix& gate, const Matrix& up, const Gating& how, int64_t rows) {
   State& s = *state_;
   Acts y = s.fresh_acts(rows, gate.columns);
   const State::Source source{gate.data(), up.data(), false, 0, rows, gate.columns, y.kind, how};

@@ -130,7 +130,7 @@ class Cuda {
   void repeat(uint64_t what, const std::function<void()>& work);
   void rope_append(Matrix& q, Matrix& k, const Matrix& v, const Matrix* q_norm, const Matrix* k_norm, KvCache& cache,
                    int layer);
-  Acts attend(const Matrix& q, const KvCache& cache, int layer);
+  Acts attend(const Matrix& q, const KvCache& cache, int layer, const Matrix* sinks = nullptr);
   void split_gate(const Matrix& x, Matrix& q, Matrix& gate);
   Acts gate_heads(Acts acts, const Matrix& gate);
   Matrix pack_convolution(std::span<const float> weight, int64_t channels) {  // as it is: (channels, kernel)
@@ -146,7 +146,7 @@ class Cuda {
   void carry(const Matrix& x, States& states);
   Acts join(const Matrix& x, const Matrix& y);
   void add_shared(const Matrix& y, const Matrix& gate, Matrix& x);
-  Acts gated(const Matrix& gate, const Matrix& up, Gate how, int64_t rows);
+  Acts gated(const Matrix& gate, const Matrix& up, const Gating& how, int64_t rows);
   Experts experts(std::span<const Linear* const> weights);
   // Followers are the experts whose products read the rows that a choice deals out.
   using Followers = std::span<const Experts* const>;

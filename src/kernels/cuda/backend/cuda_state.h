@@ -152,7 +152,7 @@ struct Cuda::State {
     float eps = 0;
     int64_t rows = 0, columns = 0;
     RowKind kind = RowKind::output;
-    Gate gate = Gate::silu;
+    Gating gate = Gate::silu;
     const int32_t* taken = nullptr;  // the rows of x that a norm takes; null means all
     // Tells whether a product can make these activations itself.
     bool joins() const { return x && !taken && (norm || gate == Gate::silu); }

@@ -68,9 +68,19 @@ struct Sigmoid {
     return {of(g.x, u.x), of(g.y, u.y), of(g.z, u.z), of(g.w, u.w)};
   }
 };
+struct Clamped {
+  float alpha, limit;
+  __device__ float one(float g, float u) const {
+    const float x = g > limit ? limit : g, held = u > limit ? limit : u < -limit ? -limit : u;
+    return __fdividef(x, 1 + expf(-alpha * x)) * (held + 1);
+  }
+  __device__ float4 operator()(float4 g, float4 u) const {
+    return {one(g.x, u.x), one(g.y, u.y), one(g.z, u.z), one(g.w, u.w)};
+  }
+};
 template <class Function, bool kRounds>
 __global__ void __launch_bounds__(kGateThreads)
-    gate_up(const float* gate, const float* up, int d, float* y, PreparedRows prepared) {
+    gate_up(Function function, const float* gate, const float* up, int d, float* y, PreparedRows prepared) {
   begin_kernel();
   if (!kRounds) prepared.rounding.lanes = 0;
   const int m = blockIdx.x, column_blocks = (d + kBlockColumns - 1) / kBlockColumns,
@@ -78,7 +88,7 @@ __global__ void __launch_bounds__(kGateThreads)
             column = block * kBlockColumns + threadIdx.x % 32 * 4;
   if (block >= column_blocks) return;
   const float4 g = load4(gate + m * int64_t{d}, column, d), u = load4(up + m * int64_t{d}, column, d);
-  const float4 v = Function()(g, u);
+  const float4 v = function(g, u);
   if (prepared.blocks) prepare_block(v, m, gridDim.x, block, column_blocks, prepared);
   store4(y + m * int64_t{d}, column, d, v);
 }
@@ -155,20 +165,27 @@ void rms_norm(Stream stream, const float* x, const int32_t* rows, const float* w
   if (prepared.rounding.lanes > 0) return kept(std::true_type());
   kept(std::false_type());
 }
-void gated(Stream stream, Gate function, const float* gate, const float* up, int64_t n, int64_t d, float* y,
+void gated(Stream stream, const Gating& how, const float* gate, const float* up, int64_t n, int64_t d, float* y,
            const PreparedRows& prepared) {
   const int64_t warps = kGateThreads / 32, column_blocks = (d + kBlockColumns - 1) / kBlockColumns;
-  const auto with = [&](auto kernel) {
+  const auto with = [&](auto kernel, auto function) {
     launch("gating", stream, dim3(static_cast<unsigned>(n), static_cast<unsigned>((column_blocks + warps - 1) / warps)),
-           kGateThreads, 0, kernel, gate, up, static_cast<int>(d), y, prepared);
+           kGateThreads, 0, kernel, function, gate, up, static_cast<int>(d), y, prepared);
   };
-  const auto kernel = [&]<bool kRounds>(std::bool_constant<kRounds>) {
-    return function == Gate::silu        ? gate_up<Silu, kRounds>
-           : function == Gate::gelu_tanh ? gate_up<GeluTanh, kRounds>
-                                         : gate_up<Sigmoid, kRounds>;
+  const auto by = [&]<bool kRounds>(std::bool_constant<kRounds>) {
+    switch (how.function) {
+      case Gate::silu:
+        return with(gate_up<Silu, kRounds>, Silu());
+      case Gate::gelu_tanh:
+        return with(gate_up<GeluTanh, kRounds>, GeluTanh());
+      case Gate::sigmoid:
+        return with(gate_up<Sigmoid, kRounds>, Sigmoid());
+      case Gate::clamped:
+        return with(gate_up<Clamped, kRounds>, Clamped{how.alpha, how.limit});
+    }
   };
-  if (prepared.rounding.lanes > 0) return with(kernel(std::true_type()));
-  with(kernel(std::false_type()));
+  if (prepared.rounding.lanes > 0) return by(std::true_type());
+  by(std::false_type());
 }
 void round_to_integers(Stream stream, const float* x, int64_t n, int64_t columns, const Rounding& how, float* y) {
   constexpr int64_t kAtOnce = kThreads * 4;  // in columns

@@ -48,7 +48,7 @@ constexpr int64_t kWidestNorm = 16384;
 void rms_norm(Stream stream, const float* x, const int32_t* rows, const float* weight, float eps, int64_t n, int64_t d,
               float* y, const PreparedRows& prepared);
 // Computes y = function(gate) * up, where y may be `up`. It is also prepared as in rms_norm().
-void gated(Stream stream, Gate function, const float* gate, const float* up, int64_t n, int64_t d, float* y,
+void gated(Stream stream, const Gating& how, const float* gate, const float* up, int64_t n, int64_t d, float* y,
            const PreparedRows& prepared);
 // Multiplies rows of x (n, columns), in place, by Hadamard matrices in blocks of core * part columns
 // (cpu/kernel_set.h, TurnArgs). A block must fit shared memory; sm_80 and sm_90 have enough for this width.
@@ -100,6 +100,7 @@ struct AttentionArguments {
   float* key_scales = nullptr;  // for i8 and i4x2
   float* value_scales = nullptr;
   AttentionUnits units;
+  const float* sinks = nullptr;  // (h) or null: a head's own score of a position whose value is zero
 };
 // FreshHeads are heads that attention still has to prepare: q (n, h, e) and k (n, hk, e) are normalised per head
 // (unless the weights are null) and rotated, and k and v are written into the cache.
