@@ -48,6 +48,48 @@ TEST_P(SinkFolders, WrittenAgainAreTheSameModel) {
   EXPECT_EQ(logits_of(written, ids_of(GetParam())), logits_of(source, ids_of(GetParam())));
 }
 
+// Some fine-tunes have tensors of each expert, with rows of outputs, and a module more in routers.
+TEST(GptOssFolder, MayHaveATensorForEachExpert) {
+  const Checkpoint source = Checkpoint::open(tiny_model("gpt_oss"));
+  const Safetensors file = Safetensors::open(tiny_model("gpt_oss"));
+  const ModelConfig& c = source.config();
+  const TestFolder folder;
+  copy_model(tiny_model("gpt_oss"), folder / "each");
+  std::filesystem::remove(folder / "each/model.safetensors");
+  std::vector<TensorToWrite> tensors;
+  for (const std::string& name : file.names()) {
+    if (name.find(".experts.") != std::string::npos) continue;
+    std::string other = name;
+    if (const size_t at = name.find(".router."); at != std::string::npos) other.insert(at + 8, "linear.");
+    tensors.push_back(to_write(other, file.get(name)));
+  }
+  for (int layer = 0; layer < c.L; ++layer)
+    for (int expert = 0; expert < c.experts; ++expert) {
+      const std::string module = fmt::format("model.layers.{}.mlp.experts.", layer);
+      OwnedTensor both = OwnedTensor::allocate(DType::bf16, {2 * c.f, c.d}),
+                  biases = OwnedTensor::allocate(DType::bf16, {2 * c.f});
+      const auto of = [&](Role role) { return LinearId{layer, role, expert}; };
+      for (int64_t row = 0; row < 2 * c.f; ++row) {
+        const LinearId id = of(row % 2 == 0 ? Role::gate : Role::up);
+        const LinearWeight w = source.linear(id);
+        std::copy_n(std::get<Dense>(w.main).w.as<const bf16>().begin() + row / 2 * c.d, c.d,
+                    both.as<bf16>().begin() + row * c.d);
+        biases.as<bf16>()[static_cast<size_t>(row)] =
+            source.bias_tensor(id).as<const bf16>()[static_cast<size_t>(row / 2)];
+      }
+      tensors.push_back(to_write(fmt::format("{}gate_up_projs.{}.weight", module, expert), both));
+      tensors.push_back(to_write(fmt::format("{}gate_up_projs.{}.bias", module, expert), biases));
+      tensors.push_back(to_write(fmt::format("{}down_projs.{}.weight", module, expert),
+                                 std::get<Dense>(source.linear(of(Role::down)).main).w));
+      tensors.push_back(
+          to_write(fmt::format("{}down_projs.{}.bias", module, expert), source.bias_tensor(of(Role::down))));
+    }
+  write_sharded_safetensors(folder / "each", tensors, 1'000'000'000, {{"format", "pt"}});
+  const Checkpoint each = Checkpoint::open(folder / "each");
+  EXPECT_THAT(each.notes(), IsEmpty());
+  EXPECT_EQ(logits_of(each, ids_of("gpt_oss")), logits_of(source, ids_of("gpt_oss")));
+}
+
 // The file's own bytes, by the definition of MXFP4, are the values of the linears bit for bit.
 TEST(Mxfp4Folder, HasTheValuesOfItsBytes) {
   constexpr double kTable[16] = {0, .5, 1, 1.5, 2, 3, 4, 6, -0.0, -.5, -1, -1.5, -2, -3, -4, -6};
@@ -83,8 +125,8 @@ TEST(Mxfp4Folder, HasTheValuesOfItsBytes) {
       }
 }
 
-// Both models have the same weights, which kernels of another kind multiply: a product of K inputs errs by about sqrt(K)
-// 2^-24 of its size with random signs, K being 96 here, and two layers amplify that little.
+// Both models have the same weights, which kernels of another kind multiply: a product of K inputs errs by about
+// sqrt(K) 2^-24 of its size with random signs, K being 96 here, and two layers amplify that little.
 TEST(Mxfp4Folder, HasTheLogitsOfItsTwinInBf16) {
   const Checkpoint model = Checkpoint::open(tiny_model("gpt_oss_mxfp4"));
   std::map<LinearId, FormatSpec> formats;
@@ -117,7 +159,8 @@ void put_tokenizer(const std::string& folder) {
     "model":{"type":"BPE","vocab":{"a":0,"b":1,"ab":2},"merges":[["a","b"]]}})";
 }
 
-// The file's blocks are those of MXFP4 as the gguf package decodes them (io/gguf/gguf_test.cc), and the model is the same.
+// The file's blocks are those of MXFP4 as the gguf package decodes them (io/gguf/gguf_test.cc), and the model is the
+// same.
 TEST(GgufSinks, HoldTheModelAsItIs) {
   const TestFolder folder;
   copy_model(tiny_model("gpt_oss_mxfp4"), folder / "model");
@@ -229,8 +272,8 @@ void write_as_gpt_oss(const std::string& folder, int experts, int per_row, float
   write_sharded_safetensors(folder, tensors, 1'000'000'000, {{"format", "pt"}});
 }
 
-// Equal experts are the MLP that they were copied from, as in experts_test.cc. Besides, up - 1 + 1 rounds up to 2^-24 of
-// 1, and values of up are a tenth of that and more.
+// Equal experts are the MLP that they were copied from, as in experts_test.cc. Besides, up - 1 + 1 rounds up to 2^-24
+// of 1, and values of up are a tenth of that and more.
 TEST(GptOss, OfEqualExpertsIsTheModelThatTheyAreCopiedFrom) {
   const TestFolder folder;
   write_as_gpt_oss(folder / "m", 3, 2, 0);

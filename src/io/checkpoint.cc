@@ -20,6 +20,7 @@
 #include "io/hf_config.h"
 #include "io/identity/weights_hash.h"
 #include "io/left_out.h"
+#include "io/rows/unstacked.h"
 
 namespace fidelio {
 namespace {
@@ -174,7 +175,8 @@ std::string Checkpoint::stored_name(const std::string& name) const {
 }
 
 StoredRows Checkpoint::stored_rows(LinearId id) const {
-  const FusedName fused = fused_name(config_, id);
+  const FusedName stacked_name = fused_name(config_, id),
+                  fused = unstacked_name(*source_.tensors, id, stacked_name, config_.experts);
   std::string own = stored_name(weight_name(id));
   // Some writers that store one of two equal tensors keep that of the head.
   if (id.role == Role::embedding && config_.tie_embeddings && !source_.tensors->contains(own))
@@ -189,7 +191,8 @@ StoredRows Checkpoint::stored_rows(LinearId id) const {
   }
   OwnedTensor all = source_.tensors->get(stored_name(fused.weight));
   const Shape stored = all.view.shape;
-  const bool stacked = id.expert >= 0 && config_.blocks.experts >= ExpertFiles::stacked;
+  const bool stacked =
+      id.expert >= 0 && config_.blocks.experts >= ExpertFiles::stacked && fused.weight == stacked_name.weight;
   const int64_t each = stacked ? fused.rows / config_.experts : 0;
   const Shape expected = fused.by_columns ? Shape{config_.experts, shape[1], each}
                          : stacked        ? Shape{config_.experts, each, shape[1]}
@@ -229,11 +232,14 @@ LinearWeight Checkpoint::linear(LinearId id) const {
 }
 
 OwnedTensor Checkpoint::bias_tensor(LinearId id) const {
-  const FusedName fused = fused_bias_name(config_, id);
+  const FusedName stacked = fused_bias_name(config_, id),
+                  fused = unstacked_name(*source_.tensors, id, stacked, config_.experts);
   if (fused.weight.empty() || source_.tensors->contains(stored_name(bias_name(id)))) return tensor(bias_name(id));
   const OwnedTensor all = tensor(fused.weight);
-  check(all.view.shape == Shape{config_.experts, fused.rows / config_.experts}, "{} has shape {}, expected [{}, {}]",
-        fused.weight, to_string(all.view.shape), config_.experts, fused.rows / config_.experts);
+  const Shape expected =
+      fused.weight == stacked.weight ? Shape{config_.experts, fused.rows / config_.experts} : Shape{fused.rows};
+  check(all.view.shape == expected, "{} has shape {}, expected {}", fused.weight, to_string(all.view.shape),
+        to_string(expected));
   return numbers_of(all, fused.runs, shape_of(config_, id)[0]);
 }
 

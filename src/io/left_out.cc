@@ -8,6 +8,7 @@
 #include "core/foreign/units.h"
 #include "io/checkpoint.h"
 #include "io/model_source.h"
+#include "io/rows/unstacked.h"
 
 namespace fidelio {
 namespace {
@@ -16,8 +17,9 @@ std::set<std::string> names_of(const ModelConfig& config, const TensorFiles& fil
   std::set<std::string> names;
   for (LinearId id : linears_of(config)) {
     names.insert(stored_name(files, weight_name(id)));
-    if (const FusedName fused = fused_name(config, id); !fused.weight.empty())
-      names.insert(stored_name(files, fused.weight));
+    for (const FusedName& stacked : {fused_name(config, id), fused_bias_name(config, id)})
+      if (const FusedName fused = unstacked_name(files, id, stacked, config.experts); !fused.weight.empty())
+        names.insert(stored_name(files, fused.weight));
     if (has_bias(config, id.role)) names.insert(stored_name(files, bias_name(id)));
   }
   for (const auto& [layer, norm] : norms_of(config)) names.insert(stored_name(files, norm_name(config, layer, norm)));

@@ -82,6 +82,11 @@ std::string stored_name(const TensorFiles& files, const std::string& name) {
   if (files.contains(name)) return name;
   if (name.starts_with("mtp.") && files.contains("model.mtp.fc.weight")) return "model." + name;
   const std::string inside = name.starts_with(kModel) ? name.substr(kModel.size()) : "";
+  // Some fine-tunes of gpt-oss have a module more in their routers.
+  constexpr std::string_view kRouter = ".mlp.router.";
+  if (const size_t at = name.find(kRouter); at != std::string::npos)
+    if (std::string linear = std::string(name).insert(at + kRouter.size(), "linear."); files.contains(linear))
+      return linear;
   if (files.contains("language_model.model.embed_tokens.weight")) return "language_model." + name;
   if (!inside.empty() && files.contains("model.language_model.embed_tokens.weight"))
     return "model.language_model." + inside;
