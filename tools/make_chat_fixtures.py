@@ -11,6 +11,7 @@ The family templates are our own writing (Apache-2.0, like the rest): they produ
 authors document and use the same Jinja constructs as the published templates, whose licences (Llama's above all) do not
 allow copying them here.
 """
+import functools
 import json
 import sys
 from datetime import datetime
@@ -21,6 +22,7 @@ from transformers.utils import chat_template_utils
 FIXED_NOW = datetime(2024, 7, 6, 5, 4, 3)
 
 
+@functools.cache
 def environment_template(source):
     template = chat_template_utils._cached_compile_jinja_template(source)
     template.globals["strftime_now"] = lambda form: FIXED_NOW.strftime(form)
@@ -644,6 +646,428 @@ FAMILIES["qwen3.5"] = qwen35("{%- set how = '' %}\n", "", OTHER_THOUGHT, OLD_VAL
 FAMILIES["qwen3.6"] = qwen35("{%- set how = '' %}\n", "(preserve_thinking is defined and preserve_thinking is true) or ",
                              OTHER_THOUGHT, OLD_VALUE)
 FAMILIES["qwen3.8"] = qwen35(EFFORT, "preserve_thinking is undefined or preserve_thinking is true or ", "", NEW_VALUE)
+
+
+# gpt-oss shows tools as types of TypeScript and conversations as messages on channels (OpenAI's harmony).
+FAMILIES["gpt-oss"] = """{%- macro typed(spec, needed, may_be_null=false) -%}
+    {%- if spec.type == "array" -%}
+        {%- if spec['items'] -%}
+            {%- if spec['items']['type'] in ("string", "boolean") -%}
+                {{- spec['items']['type'] + "[]" }}
+            {%- elif spec['items']['type'] == "number" or spec['items']['type'] == "integer" -%}
+                {{- "number[]" }}
+            {%- else -%}
+                {%- set inner = typed(spec['items'], needed) -%}
+                {{- "any[]" if inner == "object | object" or inner|length > 50 else inner + "[]" }}
+            {%- endif -%}
+        {%- else -%}
+            {{- "any[]" }}
+        {%- endif -%}
+        {%- if spec.nullable -%}
+            {{- " | null" }}
+        {%- endif -%}
+    {%- elif spec.type is defined and spec.type is iterable and spec.type is not string and spec.type is not mapping and spec.type[0] is defined -%}
+        {{- spec.type | join(" | ") if spec.type | length > 1 else spec.type[0] }}
+    {%- elif spec.oneOf -%}
+        {%- set found = namespace(object=false) -%}
+        {%- for one in spec.oneOf -%}
+            {%- if one.type == "object" -%}
+                {%- set found.object = true -%}
+            {%- endif -%}
+        {%- endfor -%}
+        {%- if found.object and spec.oneOf|length > 1 -%}
+            {{- "any" }}
+        {%- else -%}
+            {%- for one in spec.oneOf -%}
+                {{- typed(one, needed) -}}
+                {%- if one.description %}
+                    {{- "// " + one.description }}
+                {%- endif -%}
+                {%- if one.default is defined %}
+                    {{ "// default: " + one.default|tojson }}
+                {%- endif -%}
+                {%- if not loop.last %}
+                    {{- " | " }}
+                {% endif -%}
+            {%- endfor -%}
+        {%- endif -%}
+    {%- elif spec.type == "string" -%}
+        {%- if spec.enum -%}
+            {{- '"' + spec.enum|join('" | "') + '"' -}}
+        {%- else -%}
+            {{- "string" }}
+            {%- if spec.nullable %}
+                {{- " | null" }}
+            {%- endif -%}
+        {%- endif -%}
+    {%- elif spec.type == "number" or spec.type == "integer" -%}
+        {{- "number" }}
+    {%- elif spec.type == "boolean" -%}
+        {{- "boolean" }}
+
+    {%- elif spec.type == "object" -%}
+        {%- if spec.properties -%}
+            {{- "{\n" }}
+            {%- for name, inner in spec.properties.items() -%}
+                {{- name -}}
+                {%- if name not in (spec.required or []) -%}
+                    {{- "?" }}
+                {%- endif -%}
+                {{- ": " }}
+                {{ typed(inner, spec.required or []) }}
+                {%- if not loop.last -%}
+                    {{-", " }}
+                {%- endif -%}
+            {%- endfor -%}
+            {{- "}" }}
+        {%- else -%}
+            {{- "object" }}
+        {%- endif -%}
+    {%- else -%}
+        {{- "any" }}
+    {%- endif -%}
+{%- endmacro -%}
+
+{%- macro functions(name, tools) -%}
+    {{- "## " + name + "\n\nnamespace " + name + " {\n\n" }}
+    {%- for tool in tools %}
+        {%- set tool = tool.function %}
+        {{- "// " + tool.description + "\ntype " + tool.name + " = " }}
+        {%- if tool.parameters and tool.parameters.properties %}
+            {{- "(_: {\n" }}
+            {%- for key, spec in tool.parameters.properties.items() %}
+                {%- if spec.description %}
+                    {{- "// " + spec.description + "\n" }}
+                {%- endif %}
+                {{- key }}
+                {%- if key not in (tool.parameters.required or []) -%}
+                    {{- "?" }}
+                {%- endif -%}
+                {{- ": " + typed(spec, tool.parameters.required or []) }}
+                {%- if spec.default is defined -%}
+                    {{- ", // default: " + (spec.default if spec.enum else spec.default|tojson) }}
+                {%- endif -%}
+                {{- ",\n" }}
+            {%- endfor %}
+            {{- "}) => any;\n\n" }}
+        {%- else -%}
+            {{- "() => any;\n\n" }}
+        {%- endif -%}
+    {%- endfor %}
+    {{- "} // namespace " + name }}
+{%- endmacro -%}
+
+{%- macro system_text() -%}
+    {%- if model_identity is not defined %}
+        {%- set model_identity = "You answer questions." %}
+    {%- endif %}
+    {{- model_identity + "\nKnowledge cutoff: 2024-06\nCurrent date: " + strftime_now("%Y-%m-%d") + "\n\n" }}
+    {%- if reasoning_effort is not defined %}
+        {%- set reasoning_effort = "medium" %}
+    {%- endif %}
+    {{- "Reasoning: " + reasoning_effort + "\n\n" }}
+    {%- if builtin_tools %}
+        {%- set own = namespace(browser=false) %}
+        {%- for tool in builtin_tools %}
+            {%- if tool == "browser" %}
+                {%- set own.browser = true %}
+            {%- endif %}
+        {%- endfor %}
+        {{- "# Tools\n\n" + ("## browser\n\n" if own.browser else "") }}
+    {%- endif -%}
+    {{- "# Valid channels: analysis, commentary, final. Channel must be included for every message." }}
+    {%- if tools -%}
+        {{- "\nCalls to these tools must go to the commentary channel: 'functions'." }}
+    {%- endif -%}
+{%- endmacro -%}
+
+{{- "<|start|>system<|message|>" }}
+{{- system_text() }}
+{{- "<|end|>" }}
+{%- if messages[0].role == "developer" or messages[0].role == "system" %}
+    {%- set instructions = messages[0].content %}
+    {%- set turns = messages[1:] %}
+{%- else %}
+    {%- set instructions = "" %}
+    {%- set turns = messages %}
+{%- endif %}
+{%- if instructions or tools %}
+    {{- "<|start|>developer<|message|>" }}
+    {%- if instructions %}
+        {{- "# Instructions\n\n" + instructions + "\n\n" }}
+    {%- endif %}
+    {%- if tools -%}
+        {{- "# Tools\n\n" + functions("functions", tools) }}
+    {%- endif -%}
+    {{- "<|end|>" }}
+{%- endif %}
+{%- set newest = namespace(call=none) %}
+{%- for message in turns -%}
+    {%- if message.role == 'assistant' -%}
+        {%- if "content" in message %}
+            {%- if "<|channel|>analysis<|message|>" in message.content or "<|channel|>final<|message|>" in message.content %}
+                {{- raise_exception("A content has no channels") }}
+            {%- endif %}
+        {%- endif %}
+        {%- if "thinking" in message %}
+            {%- if "<|channel|>final<|message|>" in message.thinking %}
+                {{- raise_exception("A thought has no channels") }}
+            {%- endif %}
+        {%- endif %}
+        {%- if "tool_calls" in message %}
+            {%- set later = namespace(found=false) %}
+            {%- for other in turns[loop.index:] %}
+                {%- if other.role == 'assistant' and "tool_calls" not in other %}
+                    {%- set later.found = true %}
+                {%- endif %}
+            {%- endfor %}
+            {%- set call = message.tool_calls[0] %}
+            {%- if call.function %}
+                {%- set call = call.function %}
+            {%- endif %}
+            {%- if message.content and message.thinking %}
+                {{- raise_exception("A call has a content or a thought before it, not both") }}
+            {%- elif message.content and not later.found %}
+                {{- "<|start|>assistant<|channel|>analysis<|message|>" + message.content + "<|end|>" }}
+            {%- elif message.thinking and not later.found %}
+                {{- "<|start|>assistant<|channel|>analysis<|message|>" + message.thinking + "<|end|>" }}
+            {%- endif %}
+            {{- "<|start|>assistant to=functions." + call.name + "<|channel|>commentary " }}
+            {{- (call.content_type if call.content_type is defined else "json") + "<|message|>" }}
+            {{- call.arguments|tojson }}
+            {{- "<|call|>" }}
+            {%- set newest.call = call.name %}
+        {%- elif loop.last and not add_generation_prompt %}
+            {%- if "thinking" in message %}
+                {{- "<|start|>assistant<|channel|>analysis<|message|>" + message.thinking + "<|end|>" }}
+            {%- endif %}
+            {{- "<|start|>assistant<|channel|>final<|message|>" + message.content + "<|return|>" }}
+        {%- else %}
+            {{- "<|start|>assistant<|channel|>final<|message|>" + message.content + "<|end|>" }}
+            {%- set newest.call = none %}
+        {%- endif %}
+    {%- elif message.role == 'tool' -%}
+        {%- if newest.call is none %}
+            {{- raise_exception("A result has a call before it") }}
+        {%- endif %}
+        {{- "<|start|>functions." + newest.call + " to=assistant<|channel|>commentary<|message|>" + message.content|tojson + "<|end|>" }}
+    {%- elif message.role == 'user' -%}
+        {{- "<|start|>user<|message|>" + message.content + "<|end|>" }}
+    {%- endif -%}
+{%- endfor -%}
+{%- if add_generation_prompt -%}
+<|start|>assistant
+{%- endif -%}
+"""
+
+# Gemma 4 has a notation of its own for tools, calls and results. Its first templates read results from the message with the
+# calls alone (gemma4-first), the later ones from messages of the role "tool".
+GEMMA4 = """{%- macro shown(value, quote_keys=True) -%}
+    {%- if value is none -%}
+        {{- NULL -}}
+    {%- elif value is string -%}
+        {{- '<|"|>' + value + '<|"|>' -}}
+    {%- elif value is boolean -%}
+        {{- 'true' if value else 'false' -}}
+    {%- elif value is mapping -%}
+        {{- '{' -}}
+        {%- set ns = namespace(any=false) -%}
+        {%- for key, inner in value | dictsort -%}
+            {%- if ns.any %},{% endif -%}
+            {%- set ns.any = true -%}
+            {{- '<|"|>' + key + '<|"|>' if quote_keys else key -}}
+            :{{- shown(inner, quote_keys=quote_keys) -}}
+        {%- endfor -%}
+        {{- '}' -}}
+    {%- elif value is sequence -%}
+        {{- '[' -}}
+        {%- for item in value -%}
+            {{- shown(item, quote_keys=quote_keys) -}}
+            {%- if not loop.last %},{% endif -%}
+        {%- endfor -%}
+        {{- ']' -}}
+    {%- else -%}
+        {{- value -}}
+    {%- endif -%}
+{%- endmacro -%}
+{%- macro fields(properties) -%}
+    {%- set ns = namespace(any=false) -%}
+    {%- for key, field in properties | dictsort -%}
+        {%- set comma = false -%}
+        {%- if ns.any %},{% endif -%}
+        {%- set ns.any = true -%}
+        {{ key }}:{
+        {%- if field['description'] -%}
+            description:<|"|>{{ field['description'] }}<|"|>
+            {%- set comma = true -%}
+        {%- endif -%}
+        {%- if field['type'] | upper == 'STRING' and field['enum'] -%}
+            {%- if comma %},{%- else -%} {%- set comma = true -%} {% endif -%}
+            enum:{{ shown(field['enum']) }}
+        {%- elif field['type'] | upper == 'ARRAY' and field['items'] is mapping and field['items'] -%}
+            {%- if comma %},{%- else -%} {%- set comma = true -%} {% endif -%}
+            items:{
+            {%- for name, inner in field['items'] | dictsort -%}
+                {%- if name == 'type' -%}
+                    type:{{ shown(inner | upper if inner is string else inner | map('upper') | list) }}
+                {%- elif name == 'properties' and inner is mapping -%}
+                    properties:{ {{- fields(inner) -}} }
+                {%- else -%}
+                    {{ name }}:{{ shown(inner) }}
+                {%- endif -%}
+                {%- if not loop.last %},{% endif -%}
+            {%- endfor -%}
+            }
+        {%- elif field['type'] | upper == 'OBJECT' and field['properties'] is mapping -%}
+            {%- if comma %},{%- else -%} {%- set comma = true -%} {% endif -%}
+            properties:{ {{- fields(field['properties']) -}} }
+        {%- endif -%}
+        {%- if comma %},{%- else -%} {%- set comma = true -%} {% endif -%}
+        type:<|"|>{{ field['type'] | upper }}<|"|>}
+    {%- endfor -%}
+{%- endmacro -%}
+{%- macro declared(tool) -%}
+    declaration:{{- tool['function']['name'] -}}{description:<|"|>{{- tool['function']['description'] -}}<|"|>
+    {%- set parameters = tool['function']['parameters'] -%}
+    {%- if parameters -%}
+        ,parameters:{
+        {%- if parameters['properties'] -%}
+            properties:{ {{- fields(parameters['properties']) -}} },
+        {%- endif -%}
+        {%- if parameters['required'] -%}
+            required:[
+            {%- for item in parameters['required'] -%}
+                <|"|>{{- item -}}<|"|>
+                {{- ',' if not loop.last -}}
+            {%- endfor -%}
+            ],
+        {%- endif -%}
+        type:<|"|>{{- parameters['type'] | upper -}}<|"|>}
+    {%- endif -%}
+    }
+{%- endmacro -%}
+{%- macro without_thoughts(text) -%}
+    {%- set ns = namespace(result='') -%}
+    {%- for part in text.split('<channel|>') -%}
+        {%- set ns.result = ns.result + part.split('<|channel>')[0] -%}
+    {%- endfor -%}
+    {{- ns.result | trim -}}
+{%- endmacro -%}
+{%- macro result(name, response) -%}
+    {{- '<|tool_response>response:' + name + '{' -}}
+    {%- if response is mapping -%}
+        {%- for key, value in response | dictsort -%}
+            {{- key -}}:{{- shown(value, quote_keys=False) -}}
+            {%- if not loop.last %},{% endif -%}
+        {%- endfor -%}
+    {%- else -%}
+        {{- 'value:' + shown(response, quote_keys=False) -}}
+    {%- endif -%}
+    {{- '}<tool_response|>' -}}
+{%- endmacro -%}
+
+{%- set ns = namespace(before=None, role=None, question=-1) -%}
+{%- set turns = messages -%}
+{%- set thinks = enable_thinking | default(false) -%}
+{{- bos_token -}}
+{%- if thinks or tools or (messages and messages[0]['role'] in ['system', 'developer']) -%}
+    {{- '<|turn>system\n' -}}
+    {%- if thinks -%}
+        {{- '<|think|>\n' -}}
+    {%- endif -%}
+    {%- if messages and messages[0]['role'] in ['system', 'developer'] -%}
+        {{- messages[0]['content'] | trim -}}
+        {%- set turns = messages[1:] -%}
+    {%- endif -%}
+    {%- for tool in tools or [] %}
+        {{- '<|tool>' -}}
+        {{- declared(tool) | trim -}}
+        {{- '<tool|>' -}}
+    {%- endfor %}
+    {{- '<turn|>\n' -}}
+{%- endif %}
+{%- for i in range(turns | length) -%}
+    {%- if turns[i]['role'] == 'user' -%}
+        {%- set ns.question = i -%}
+    {%- endif -%}
+{%- endfor -%}
+{%- for message in turns -%}
+    {%- if SHOWN_HERE -%}
+        {%- set ns.before = None -%}
+        {%- set role = 'model' if message['role'] == 'assistant' else message['role'] -%}
+        {%- if not (role == 'model' and ns.role == 'assistant') -%}
+            {{- '<|turn>' + role + '\n' }}
+        {%- endif -%}
+        {%- set thought = message.get('reasoning') or message.get('reasoning_content') -%}
+        {%- if thought and loop.index0 > ns.question and message.get('tool_calls') -%}
+            {{- '<|channel>thought\n' + thought + '\n<channel|>' -}}
+        {%- endif -%}
+        {%- for call in message.get('tool_calls') or [] -%}
+            {%- set function = call['function'] -%}
+            {{- '<|tool_call>call:' + function['name'] + '{' -}}
+            {%- if function['arguments'] is mapping -%}
+                {%- set all = namespace(any=false) -%}
+                {%- for key, value in function['arguments'] | dictsort -%}
+                    {%- if all.any %},{% endif -%}
+                    {%- set all.any = true -%}
+                    {{- key -}}:{{- shown(value, quote_keys=False) -}}
+                {%- endfor -%}
+            {%- else -%}
+                {{- raise_exception("Arguments are "
+                    "an object") -}}
+            {%- endif -%}
+            {{- '}<tool_call|>' -}}
+            {%- set ns.before = 'call' -%}
+        {%- endfor -%}
+        {%- for response in message.get('tool_responses') or [] -%}
+            {{- result(response['name'] | default('unknown', true), response['response']) -}}
+            {%- set ns.before = 'result' -%}
+        {%- endfor -%}
+LATER        {%- set said -%}
+            {%- if message['content'] is string -%}
+                {{- without_thoughts(message['content']) if role == 'model' else message['content'] | trim -}}
+            {%- elif message['content'] is sequence -%}
+                {%- for part in message['content'] -%}
+                    {{- part['text'] | trim if part['type'] == 'text' else '<|' + part['type'] + '|>' -}}
+                {%- endfor -%}
+            {%- endif -%}
+        {%- endset -%}
+        {{- said -}}
+        {%- if not (ns.before == 'result' and not said | trim) -%}
+            {{- '<|tool_response>' if ns.before == 'call' else '<turn|>\n' -}}
+        {%- endif -%}
+        {%- set ns.role = message['role'] -%}
+    {%- endif -%}
+{%- endfor -%}
+{%- if add_generation_prompt -%}
+    {%- if not ns.before -%}
+        {{- '<|turn>model\n' -}}
+        {%- if not thinks -%}
+            {{- '<|channel>thought\n<channel|>' -}}
+        {%- endif -%}
+    {%- elif ns.before == 'result' and thinks -%}
+        {{- '<|channel>thought\n' -}}
+    {%- endif -%}
+{%- endif -%}
+"""
+LATER_RESULTS = """        {%- set scan = namespace(over=false) -%}
+        {%- for k in range(loop.index0 + 1, turns | length) -%}
+            {%- if scan.over or not message.get('tool_calls') or turns[k]['role'] != 'tool' -%}
+                {%- set scan.over = true -%}
+            {%- else -%}
+                {%- set own = namespace(name=turns[k].get('name') or 'unknown') -%}
+                {%- for call in message.get('tool_calls') -%}
+                    {%- if call.get('id') == turns[k].get('tool_call_id') -%}
+                        {%- set own.name = call['function']['name'] -%}
+                    {%- endif -%}
+                {%- endfor -%}
+                {{- result(own.name, turns[k].get('content')) -}}
+                {%- set ns.before = 'result' -%}
+            {%- endif -%}
+        {%- endfor -%}
+"""
+FAMILIES["gemma4"] = GEMMA4.replace("NULL", "'null'").replace("SHOWN_HERE", "message['role'] != 'tool'").replace("LATER", LATER_RESULTS)
+FAMILIES["gemma4-first"] = GEMMA4.replace("NULL", "value").replace("SHOWN_HERE", "message").replace("LATER", "")
 
 
 def m(role, content, **more):

@@ -2,7 +2,7 @@
 
   python tools/make_tokenizer_fixtures.py [NAME...]
 
-A NAME.json is a tokenizer.json; NAME.cases.json has
+A NAME.json is a tokenizer.json; cases/NAME.json has
   "encode": [[text, add_special, ids], ...]    fuzzed strings
   "decode": [[ids, text without special tokens, text with them], ...]   the ids of such strings and random ids
   "files":  {file of models/data: SHA-256 of its ids in decimal with one space between}
@@ -47,12 +47,12 @@ def main():
         oracle = make(VOCABULARY)
         write(FOLDER / f"tokenizer_{name}.json", json.loads(oracle.to_str()))
         texts = families.marked_text if name == "qwen35" else families.random_text
-        write(FOLDER / f"tokenizer_{name}.cases.json", cases_of(oracle, 100 + seed, texts))
+        write(FOLDER / "cases" / f"tokenizer_{name}.json", cases_of(oracle, 100 + seed, texts))
     for seed, name in enumerate(("quill-26m", "quill-1m")):
         if names and name not in names:
             continue
         oracle = Tokenizer.from_file(str(families.ROOT / "models" / name / "tokenizer.json"))
-        write(FOLDER / f"tokenizer_{name}.cases.json", cases_of(oracle, 200 + seed))
+        write(FOLDER / "cases" / f"tokenizer_{name}.json", cases_of(oracle, 200 + seed))
 
 
 if __name__ == "__main__":

@@ -31,6 +31,10 @@ WORLD = ("Быстрая лиса прыгает 你好世界 世界 こんに�
          "don't we'll I'm they've he'd 12345 67 890\n\n\n    indented\t\ttabs\r\n" * 20)
 
 QWEN35_SPECIALS = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|vision_start|>", "<|image_pad|>", "<|vision_end|>"]
+HARMONY_SPECIALS = ["<|startoftext|>", "<|endoftext|>", "<|reserved_200000|>", "<|return|>", "<|constrain|>", "<|channel|>", "<|start|>",
+                    "<|end|>", "<|message|>", "<|call|>", "<|endofprompt|>"]
+GEMMA4_SPECIALS = ["<|tool>", "<tool|>", "<|tool_call>", "<tool_call|>", "<|tool_response>", "<tool_response|>", "<|\"|>", "<|think|>",
+                   "<|channel>", "<channel|>", "<|turn>", "<turn|>", "<|image|>"]
 ADDED = [  # content, flags beyond the defaults of AddedToken(special=False)
     ("<|left|>", dict(lstrip=True, normalized=False)),
     ("<|right|>", dict(rstrip=True, normalized=False)),
@@ -103,7 +107,7 @@ def sentencepiece(vocabulary, variant):
     return add_tokens(Tokenizer.from_str(json.dumps(file)), [])
 
 
-def gemma(vocabulary):
+def gemma(vocabulary, specials=("<start_of_turn>", "<end_of_turn>")):
     t = Tokenizer(models.BPE(unk_token="<unk>", fuse_unk=True, byte_fallback=True))
     t.normalizer = normalizers.Replace(" ", "▁")
     t.pre_tokenizer = pre_tokenizers.Split("▁", "merged_with_next")  # for the training alone, which keeps words apart
@@ -116,7 +120,7 @@ def gemma(vocabulary):
         single="<bos> $A", pair="<bos> $A <bos>:1 $B:1", special_tokens=[("<bos>", 2)])
     file = json.loads(t.to_str())
     file["added_tokens"] = [a for a in file["added_tokens"] if a["id"] < 4]
-    return add_tokens(Tokenizer.from_str(json.dumps(file)), ["<start_of_turn>", "<end_of_turn>"])
+    return add_tokens(Tokenizer.from_str(json.dumps(file)), list(specials))
 
 
 def gpt2(vocabulary):
@@ -157,6 +161,9 @@ FAMILIES = {
     "o200k": lambda v: byte_level(O200K, v, specials=["<|endoftext|>", "<|user|>", "<|end|>"]),
     "gemma": lambda v: gemma(v),
     "qwen35": lambda v: byte_level(QWEN35, v, normalizer=normalizers.NFC(), specials=QWEN35_SPECIALS),
+    # gpt-oss, as transformers makes it of tiktoken's o200k_harmony, and Gemma 4.
+    "harmony": lambda v: byte_level(O200K, v, specials=HARMONY_SPECIALS, ignore_merges=True),
+    "gemma4": lambda v: gemma(v, GEMMA4_SPECIALS),
 }
 
 

@@ -15,10 +15,16 @@ TextStream::TextStream(const Tokenizer* tokenizer, TextRules rules, std::span<co
   std::vector<int32_t> before;  // the prompt as it would be shown
   std::copy_if(prompt.begin(), prompt.end(), std::back_inserter(before), [&](int32_t id) { return !hides(id); });
   detokenizer_.emplace(*tokenizer, false, before);
+  if (rules_.thinking.channels) {
+    messages_.emplace(rules_.thinking.channels->begun);
+    for (std::string& stop : rules_.stops) stop = with_mark_texts(stop);
+    stage_ = Stage::undecided;
+  }
   for (size_t i = 0; i < rules_.stops.size(); ++i) {
     const auto ids = tokenizer->encode(rules_.stops[i], false);
     if (std::any_of(ids.begin(), ids.end(), [&](int32_t id) { return hides(id); })) special_stops_.push_back(i);
   }
+  if (messages_) return;
   if (rules_.thinking.opened)
     stage_ = Stage::thought;
   else if (!rules_.thinking.marks.empty())
@@ -26,13 +32,30 @@ TextStream::TextStream(const Tokenizer* tokenizer, TextRules rules, std::span<co
 }
 
 bool TextStream::hides(int32_t id) const {
-  return !rules_.special && tokenizer_->is_special(id) &&
+  return !rules_.special && tokenizer_->is_special(id) && mark_of(id) == nullptr &&
          std::find(rules_.shown.begin(), rules_.shown.end(), id) == rules_.shown.end();
+}
+
+const std::pair<int32_t, std::string>* TextStream::mark_of(int32_t id) const {
+  if (!rules_.thinking.channels) return nullptr;
+  for (const auto& mark : rules_.thinking.channels->marks)
+    if (mark.first == id) return &mark;
+  return nullptr;
+}
+
+// Puts a mark's character in place of its token's text at the end of `piece`.
+std::string TextStream::with_mark(std::string piece, const std::pair<int32_t, std::string>& mark) const {
+  const std::string token = tokenizer_->token_text(mark.first);
+  if (piece.ends_with(token)) piece.resize(piece.size() - token.size());
+  return piece + mark.second;
 }
 
 bool TextStream::push(int32_t id) {
   if (!detokenizer_) return false;
-  return hides(id) ? hide(id) : append(detokenizer_->push(id), false);
+  if (hides(id)) return hide(id);
+  std::string piece = detokenizer_->push(id);
+  if (const auto* mark = mark_of(id)) piece = with_mark(std::move(piece), *mark);
+  return append(piece, false);
 }
 
 bool TextStream::finish() {
@@ -44,9 +67,14 @@ bool TextStream::finish() {
 bool TextStream::append(const std::string& piece, bool last) {
   text_ += piece;
   if (!special_stops_.empty()) full_ += piece;
-  find_answer(last);
   size_t cut = std::string::npos;
-  look(cut);
+  if (messages_) {
+    messages_->push(piece);
+    look_in_messages(cut, last);
+  } else {
+    find_answer(last);
+    look(cut);
+  }
   look_for_special(cut);
   return end_at(cut);
 }
@@ -106,6 +134,29 @@ void TextStream::look(size_t& cut) {
   looked_ = text_.size();
 }
 
+// Returns true while the newest message is shown.
+bool TextStream::shows_message() const {
+  return !messages_->in_header() && messages_->header().kind() == ChannelHeader::Kind::text;
+}
+
+// Does the same in the messages that are shown. A stop string may include the mark that ends its message.
+void TextStream::look_in_messages(size_t& cut, bool last) {
+  if (rules_.stops.empty()) return;
+  while (const auto run = messages_->next(last)) {
+    const bool shown = messages_->header().kind() == ChannelHeader::Kind::text;
+    stage_ = shown ? Stage::answer : Stage::thought;
+    if (run->first) answer_ = run->begin;
+    if (!shown) continue;
+    const std::string_view text =
+        std::string_view(text_).substr(0, run->end + (run->marked ? kChannelEnd.text.size() : 0));
+    for (size_t i = 0; i < rules_.stops.size(); ++i) {
+      const std::string& stop = rules_.stops[i];
+      const size_t found = text.find(stop, std::max(answer_, run->begin - std::min(run->begin, stop.size() - 1)));
+      if (found < cut) cut = found, stop_string_ = static_cast<int64_t>(i);
+    }
+  }
+}
+
 // Does the same for stop strings among the hidden tokens, which occur as a whole or not at all.
 void TextStream::look_for_special(size_t& cut) {
   if (stage_ == Stage::thought) return;
@@ -135,8 +186,9 @@ size_t TextStream::without_hidden(size_t at) const {
 
 size_t TextStream::settled() const {
   if (over_ || rules_.stops.empty()) return text_.size();
-  if (stage_ == Stage::undecided) return 0;
-  if (stage_ == Stage::thought) return text_.size();
+  if (messages_ && !shows_message()) return std::min(messages_->given(), text_.size());
+  if (stage_ == Stage::undecided && !messages_) return 0;
+  if (stage_ == Stage::thought && !messages_) return text_.size();
   size_t held = 0;  // the longest end of the text that is a beginning of a stop string
   for (const std::string& stop : rules_.stops) held = std::max(held, begun(text_, stop));
   size_t settled = text_.size() - held;

@@ -5,7 +5,8 @@
 //
 // Stop strings end the answer. They are not searched for in what a model thinks before it answers (text/thinking.h),
 // nor in the blanks between the thought and the answer. A stop string that spells a special token, shown or not, ends
-// the text where that token comes.
+// the text where that token comes. Of an answer in messages (text/channels.h) the messages that are shown are searched;
+// the text holds all of them, with a character in place of each mark.
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -50,8 +51,12 @@ class TextStream {
   bool hides(int32_t id) const;
   bool append(const std::string& piece, bool last);
   bool hide(int32_t id);
+  const std::pair<int32_t, std::string>* mark_of(int32_t id) const;
+  std::string with_mark(std::string piece, const std::pair<int32_t, std::string>& mark) const;
+  bool shows_message() const;
   void find_answer(bool last);
   void look(size_t& cut);
+  void look_in_messages(size_t& cut, bool last);
   void look_for_special(size_t& cut);
   bool end_at(size_t cut);
   size_t without_hidden(size_t at) const;
@@ -60,9 +65,10 @@ class TextStream {
   std::optional<StreamingDetokenizer> detokenizer_;
   TextRules rules_;
   std::string text_;
+  std::optional<ChannelReader> messages_;  // It exists if the answer consists of messages.
   Stage stage_ = Stage::answer;
-  // This is where the answer begins in the text; before the stages `blanks` and `answer` it is where the thought
-  // begins.
+  // This is where the answer, or its newest message that is shown, begins in the text; before the stages `blanks` and
+  // `answer` it is where the thought begins.
   size_t answer_ = 0;
   size_t looked_ = 0;  // the text up to here was searched for the end of the thought or for stop strings
   // These are used if stop strings spell special tokens: those strings, and the text with its hidden tokens.

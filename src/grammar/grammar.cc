@@ -168,10 +168,62 @@ bool Grammar::prune() {
   return rule_ends[0] != 0;
 }
 
-Grammar after_thought(Grammar grammar, const Thinking& thinking) {
+RuleId Grammar::adopt(const Grammar& other) {
+  const auto nodes = static_cast<NodeId>(nodes_.size());
+  const auto rules = static_cast<RuleId>(rules_.size());
+  check(nodes_.size() + other.nodes_.size() <= kMostNodes,
+        "the form asked for has more than {} states: make its counts smaller", kMostNodes);
+  for (Node node : other.nodes_) {
+    for (ByteEdge& edge : node.bytes) edge.to += nodes;
+    for (NodeId& to : node.free) to += nodes;
+    for (CallEdge& edge : node.calls) edge.rule += rules, edge.to += nodes;
+    nodes_.push_back(std::move(node));
+  }
+  for (const Fragment& rule : other.rules_) rules_.push_back({rule.first + nodes, rule.last + nodes});
+  return rules;
+}
+
+namespace {
+
+// Reads messages that are thoughts or texts before the last one, each up to the next one's header.
+Fragment messages_before(Grammar& g) {
+  const auto mark = [&](const ChannelMark& which) { return g.literal(which.text); };
+  const Fragment channel = g.choice({g.literal("analysis"), g.literal("commentary")});
+  const Fragment header = g.sequence(g.sequence(mark(kChannelName), channel), mark(kChannelMessage));
+  const Fragment next = g.sequence(mark(kChannelStart), g.literal("assistant"));
+  return g.star(g.sequence(g.sequence(header, g.up_to(kChannelEnd.text)), next));
+}
+
+Fragment final_header(Grammar& g) {
+  const Fragment type = g.optional(g.literal(fmt::format(" {}json", kChannelConstrain.text)));
+  const Fragment channel = g.literal(fmt::format("{}final", kChannelName.text));
+  return g.sequence(g.sequence(channel, type), g.literal(kChannelMessage.text));
+}
+
+Grammar after_messages(Grammar g, const Channels& channels, bool has_header) {
+  ChannelReader reader(channels.begun);
+  reader.next(false);
+  const auto rest = [&] { return has_header ? messages_before(g) : g.sequence(messages_before(g), final_header(g)); };
+  const bool in_text = !reader.in_header() && reader.header().kind() == ChannelHeader::Kind::text;
+  if (in_text && !has_header) return g;  // A text of the prompt is continued.
+  if (!reader.in_header()) {             // So is a thought, which must end first.
+    const Fragment next = g.literal(fmt::format("{}assistant", kChannelStart.text));
+    g.put_before(g.sequence(g.sequence(g.up_to(kChannelEnd.text), next), rest()));
+  } else if (channels.begun.find(kChannelName.text) != std::string::npos) {
+    g.put_before(g.up_to(kChannelMessage.text));
+  } else {
+    g.put_before(rest());
+  }
+  return g;
+}
+
+}  // namespace
+
+Grammar after_thought(Grammar grammar, const Thinking& thinking, bool has_header) {
   if (!thinking.possible()) return grammar;
   // This throws Error for a form that no text fits. It would otherwise fail only after the thought.
   Automaton{grammar};
+  if (thinking.channels) return after_messages(std::move(grammar), *thinking.channels, has_header);
   constexpr int64_t kMostBlanks = 8;
   const auto blanks = [&] {
     const auto blank = [&] {

@@ -66,6 +66,7 @@ class Grammar {
   Fragment up_to(std::string_view mark);  // It reads any text up to and including the first `mark`.
   // Puts `prefix` before the whole answer. Rules that call the answer still call it without `prefix`.
   void put_before(Fragment prefix);
+  RuleId adopt(const Grammar& other);  // It adds all rules of another grammar, and returns the one of its whole answer.
 
   bool prune();  // It removes parts that cannot be ended and returns false if nothing can.
 
@@ -85,7 +86,9 @@ class Grammar {
 };
 
 // Returns the grammar with a free thought allowed before the answer: the one that the prompt has opened, or one that
-// the answer may open (text/thinking.h). Throws Error where no text at all fits the grammar.
-Grammar after_thought(Grammar grammar, const Thinking& thinking);
+// the answer may open (text/thinking.h). Where an answer consists of messages, the grammar is that of the last one,
+// from the content of the channel "final" on, or from its header on if it `has_header`. Throws Error where no text at
+// all fits the grammar.
+Grammar after_thought(Grammar grammar, const Thinking& thinking, bool has_header = false);
 
 }  // namespace fidelio::grammar

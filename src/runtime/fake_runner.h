@@ -14,7 +14,7 @@
 
 namespace fidelio {
 
-class FakeRunner final : public Runner {
+class FakeRunner : public Runner {
  public:
   struct Shape {
     int vocabulary = 23, context = 64;
@@ -107,6 +107,13 @@ class FakeRunner final : public Runner {
   std::vector<int64_t> steps;     // the rows of every batch so far
   std::vector<Reading> readings;  // how each batch read the weights
 
+ protected:
+  // Appends the logits after these tokens of a sequence, of which the state, if there is one, has this hash.
+  virtual void append_logits_after(std::span<const int32_t> history, uint64_t state) {
+    append_hashed(hash(history) ^ state);
+  }
+  std::vector<float> logits_;
+
  private:
   // Returns what a row writes to the cache. A draft never writes what the verifier would.
   int32_t written(int32_t id, RowKind kind) const {
@@ -131,7 +138,7 @@ class FakeRunner final : public Runner {
     std::vector<int32_t> history;
     for (int32_t p = 0; p <= segment.position + row - segment.first_row; ++p)
       history.push_back(drafts_ ? slot(segment, p) & ~(1 << 28) : slot(segment, p));
-    append_hashed(hash(history) ^ (shape_.state ? states_.sum_after(row) : 0));
+    append_logits_after(history, shape_.state ? states_.sum_after(row) : 0);
   }
   void append_hashed(uint64_t h) {
     const auto unit = [](uint64_t x) { return static_cast<double>(x >> 11) * 0x1p-52 - 1; };  // in [-1, 1)
@@ -149,7 +156,6 @@ class FakeRunner final : public Runner {
   Program program_;  // an embedding and one layer, each of one operation that does nothing
   Batch batch_;
   std::vector<int32_t> cache_;
-  std::vector<float> logits_;
   FakeStates states_;
   bool ran_ = false, drafts_ = false;
 };

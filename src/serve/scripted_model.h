@@ -1,19 +1,20 @@
-// This file makes a tiny Llama whose greedy answer is a script, for tests: each token is followed by the script's next
-// piece, whatever precedes it. Embeddings are one-hot, attention and MLP give nothing, and the head is a permutation.
+// This file makes a model whose greedy answer is a script, for tests: after the prompt's end each token is followed by
+// the script's next piece.
 #pragma once
-#include <filesystem>
-#include <fstream>
+#include <algorithm>
 #include <map>
 
-#include "io/safetensors.h"
+#include "runtime/fake_runner.h"
 #include "serve/test_server.h"
 
 namespace fidelio::serve {
 
 struct Script {
-  std::vector<std::string> pieces;         // Each text is a token, and no two are alike; after them the answer ends.
+  std::vector<std::string> pieces;         // Each text is a token; after them the answer ends.
   std::vector<std::string> specials = {};  // These, among the pieces and others, are special tokens.
   std::string prompt_end = {};             // The template writes this after <|go|>, where the answer begins.
+  std::string template_note = {};          // The template has this in a comment.
+  std::vector<std::string> stops = {};     // The answer ends at these special tokens, too.
 };
 
 // Returns ByteLevel's spelling of a byte.
@@ -35,13 +36,16 @@ inline nlohmann::json scripted_tokenizer(const Script& script, std::map<std::str
     "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": true},
     "model": {"type": "BPE", "fuse_unk": false, "byte_fallback": false, "vocab": {}, "merges": []}})");
   tokenizer["decoder"] = tokenizer["pre_tokenizer"];
-  for (int byte = 0; byte < 256; ++byte) tokenizer["model"]["vocab"][spelling_of(byte)] = byte;
-  std::vector<std::string> specials = {"<|end|>", "<|start|>", "<|go|>"}, texts = specials;
+  for (int byte = 0; byte < 256; ++byte) {
+    tokenizer["model"]["vocab"][spelling_of(byte)] = byte;
+    ids[std::string(1, static_cast<char>(byte))] = byte;
+  }
+  std::vector<std::string> specials = {"<|eos|>", "<|start|>", "<|go|>"}, texts = specials;
   specials.insert(specials.end(), script.specials.begin(), script.specials.end());
   texts.insert(texts.end(), script.pieces.begin(), script.pieces.end());
   texts.insert(texts.end(), specials.begin(), specials.end());
   for (const std::string& text : texts) {
-    if (!ids.emplace(text, 256 + static_cast<int>(ids.size())).second) continue;
+    if (!ids.emplace(text, static_cast<int>(ids.size())).second) continue;
     const bool special = std::find(specials.begin(), specials.end(), text) != specials.end();
     json token = {{"id", ids[text]}, {"content", text}, {"special", special}};
     for (const char* flag : {"normalized", "lstrip", "rstrip", "single_word"}) token[flag] = false;
@@ -50,80 +54,52 @@ inline nlohmann::json scripted_tokenizer(const Script& script, std::map<std::str
   return tokenizer;
 }
 
-inline nlohmann::json scripted_config(int64_t v, int64_t d, int end) {
-  nlohmann::json config = nlohmann::json::parse(R"({"architectures": ["LlamaForCausalLM"], "model_type": "llama",
-    "num_hidden_layers": 1, "intermediate_size": 64, "hidden_act": "silu", "rms_norm_eps": 1e-5, "rope_theta": 1e4,
-    "max_position_embeddings": 2048, "tie_word_embeddings": false, "torch_dtype": "float32"})");
-  config["vocab_size"] = v, config["hidden_size"] = d, config["eos_token_id"] = end;
-  config["num_attention_heads"] = d / 64, config["num_key_value_heads"] = d / 64;
-  return config;
-}
+// This says the pieces one after the other, from the newest <|go|> and the `skipped` tokens behind it on.
+class ScriptedRunner final : public FakeRunner {
+ public:
+  ScriptedRunner(Shape shape, RunnerOptions options, std::vector<int32_t> script, int32_t go, size_t skipped)
+      : FakeRunner(shape, std::move(options)), script_(std::move(script)), go_(go), skipped_(skipped) {}
 
-inline void write_scripted(const std::string& folder, const Script& script) {
-  std::filesystem::remove_all(folder);
-  std::filesystem::create_directories(folder);
-  std::map<std::string, int> ids;
-  std::ofstream(folder + "/tokenizer.json") << scripted_tokenizer(script, ids).dump();
-  const auto v = 256 + static_cast<int64_t>(ids.size()), d = (v + 63) / 64 * 64;
-  std::ofstream(folder + "/config.json") << scripted_config(v, d, ids["<|end|>"]).dump();
-  std::map<int, int> next;
-  int before = ids["<|go|>"];
-  for (const std::string& piece : script.pieces) next[before] = ids[piece], before = ids[piece];
-  // The prompt's text after <|go|> is no part of the script. Its last token leads to the first piece.
-  if (const std::string& end = script.prompt_end; !end.empty())
-    next[ids.contains(end) ? ids[end] : static_cast<unsigned char>(end.back())] = ids[script.pieces[0]];
-
-  std::vector<TensorToWrite> tensors;
-  const auto tensor = [&](const std::string& name, const Shape& shape, std::vector<float> values) {
-    const auto kept = std::make_shared<std::vector<float>>(std::move(values));
-    tensors.push_back(
-        {name, DType::f32, shape, [kept](const ByteSink& sink) { sink(std::as_bytes(std::span(*kept))); }});
-  };
-  const auto filled = [](int64_t n, float x = 0) { return std::vector<float>(static_cast<size_t>(n), x); };
-  std::vector<float> embedding = filled(v * d), head = filled(v * d);
-  for (int i = 0; i < v; ++i) {
-    embedding[static_cast<size_t>(i * d + i)] = 1;
-    head[static_cast<size_t>((next.contains(i) ? next[i] : ids["<|end|>"]) * d + i)] = 3;
+ private:
+  void append_logits_after(std::span<const int32_t> history, uint64_t) override {
+    const auto from_go = static_cast<size_t>(std::find(history.rbegin(), history.rend(), go_) - history.rbegin());
+    std::vector<float> row(static_cast<size_t>(config().v));
+    if (from_go >= skipped_) row[static_cast<size_t>(script_[std::min(from_go - skipped_, script_.size() - 1)])] = 3;
+    logits_.insert(logits_.end(), row.begin(), row.end());
   }
-  const std::string layer = "model.layers.0.";
-  tensor("model.embed_tokens.weight", {v, d}, embedding);
-  tensor("lm_head.weight", {v, d}, head);
-  tensor("model.norm.weight", {d}, filled(d, 1));
-  for (const char* name : {"input_layernorm", "post_attention_layernorm"})
-    tensor(layer + name + ".weight", {d}, filled(d, 1));
-  for (const char* name : {"q_proj", "k_proj", "v_proj", "o_proj"})
-    tensor(layer + "self_attn." + name + ".weight", {d, d}, filled(d * d));
-  for (const char* name : {"gate_proj", "up_proj"}) tensor(layer + "mlp." + name + ".weight", {64, d}, filled(64 * d));
-  tensor(layer + "mlp.down_proj.weight", {d, 64}, filled(64 * d));
-  write_safetensors(folder + "/model.safetensors", tensors);
-}
+  std::vector<int32_t> script_;
+  int32_t go_;
+  size_t skipped_;
+};
 
-// Starts a server of the model. The template shows tools, then the content of each message, and arguments of calls by
+// Starts a server of the model. Its template shows tools, then the content of each message, and arguments of calls by
 // tojson.
 inline std::unique_ptr<Serving> serve_script(const Script& script) {
-  const std::string folder =
-      ::testing::TempDir() + "scripted_" + ::testing::UnitTest::GetInstance()->current_test_info()->name();
-  write_scripted(folder, script);
-  const std::string text =
-      "{% if tools %}{{ tools | tojson }}{% endif %}{% for m in messages %}{{ m.content }}{% for c in m.tool_calls or "
-      "[] "
-      "%}{{ c.function.arguments | tojson }}{% endfor %}{% endfor %}{% if add_generation_prompt %}{{ \"<|go|>" +
-      script.prompt_end + "\" }}{% endif %}";
-  return std::make_unique<Serving>(ServerOptions{}, [folder, text] {
-    const Checkpoint checkpoint = Checkpoint::open(folder);
-    const Tokenizer own = Tokenizer::load(checkpoint.texts());
+  return std::make_unique<Serving>(ServerOptions{}, [script] {
+    std::map<std::string, int> ids;
+    const Tokenizer own = Tokenizer::from_json(scripted_tokenizer(script, ids).dump());
+    const std::string text =
+        "{% if tools %}{{ tools | tojson }}{% endif %}{% for m in messages %}{{ m.content }}{% for c in m.tool_calls "
+        "or [] %}{{ c.function.arguments | tojson }}{% endfor %}{% endfor %}{% if add_generation_prompt %}{{ "
+        "\"<|go|>" +
+        script.prompt_end + "\" }}{% endif %}{#" + script.template_note + "#}";
     auto model =
-        std::make_shared<ServedModel>(ServedModel{"scripted", own, ChatTemplate(text), {*own.id_of("<|end|>")}, {}});
+        std::make_shared<ServedModel>(ServedModel{"scripted", own, ChatTemplate(text), {*own.id_of("<|eos|>")}, {}});
+    for (const std::string& stop : script.stops) model->stop_ids.push_back(*own.id_of(stop));
     model->defaults.do_sample = false;
+    std::vector<int32_t> said;
+    for (const std::string& piece : script.pieces) said.push_back(ids[piece]);
+    said.push_back(ids["<|eos|>"]);
     Loaded loaded;
     RunnerOptions options;
-    options.threads = 1;
-    options.cache_tokens = 2048;
-    loaded.runner = make_cpu_runner(checkpoint, options);
+    options.cache_tokens = 4096;
+    const FakeRunner::Shape shape{.vocabulary = static_cast<int>(ids.size()), .context = 4096};
+    loaded.runner = std::make_unique<ScriptedRunner>(shape, options, std::move(said), ids["<|go|>"],
+                                                     own.encode(script.prompt_end, false).size());
     model->tokens = std::make_shared<grammar::TokenTree>(bytes_of_tokens(model->tokenizer));
     model->formats = std::make_shared<AnswerFormats>(model->tokens);
     model->vocabulary = loaded.runner->config().v;
-    model->context = 2048;
+    model->context = 4096;
     model->fingerprint = "fp_test";
     EngineOptions how;
     how.reading = Activations::a16;

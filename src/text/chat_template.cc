@@ -310,7 +310,7 @@ void add_ends(const Json& config, const std::string& path, std::set<int32_t>& id
 
 std::vector<int32_t> stop_token_ids(const TextFiles& files,
                                     const std::function<std::optional<int32_t>(std::string_view)>& id_of) {
-  constexpr const char* kTurnEnd = "<|im_end|>";
+  constexpr const char* kTurnEnds[] = {"<|im_end|>", "<|return|>", "<|call|>", "<turn|>", "<|tool_response>"};
   std::set<int32_t> ids;
   for (const char* name : {"generation_config.json", "config.json"}) {
     const Json config = read_object(files, name);
@@ -322,8 +322,9 @@ std::vector<int32_t> stop_token_ids(const TextFiles& files,
   if (const auto eos = tokens.find("eos_token"); eos != tokens.end())
     if (auto id = id_of(eos->second)) ids.insert(*id);
   for (const auto& [name, source] : chat_templates(files))
-    if (source.find(kTurnEnd) != std::string::npos)
-      if (auto id = id_of(kTurnEnd)) ids.insert(*id);
+    for (const char* end : kTurnEnds)
+      if (source.find(end) != std::string::npos)
+        if (auto id = id_of(end)) ids.insert(*id);
   return {ids.begin(), ids.end()};
 }
 

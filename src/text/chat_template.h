@@ -90,8 +90,8 @@ std::string chat_template_places(const TextFiles& files);
 
 // Returns the ids after which generation stops, sorted and without duplicates. They are every eos_token_id (a number or
 // a list) of generation_config.json and config.json (also of its text_config), the eos_token of the tokenizer's files
-// as `id_of` resolves it, and ChatML's <|im_end|> where a chat template writes it. The union is needed because files
-// that name only one of several are common, and a model that ignores the others never stops.
+// as `id_of` resolves it, and the ends of ChatML, gpt-oss and Gemma 4 where a chat template writes them. The union is
+// needed because files that name only one of several are common, and a model that ignores the others never stops.
 std::vector<int32_t> stop_token_ids(const TextFiles& files,
                                     const std::function<std::optional<int32_t>(std::string_view)>& id_of);
 

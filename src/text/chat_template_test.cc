@@ -162,6 +162,16 @@ TEST_F(ChatFolder, StopTokensAreThoseOfTheTextModelAndOfTheTemplate) {
   write("chat_template.jinja", "{% for m in messages %}{{ '<|im_start|>' + m.content + '<|im_end|>\n' }}{% endfor %}");
   EXPECT_THAT(stop_token_ids(folder_, id_in_chatml), ElementsAre(4, 6));
   EXPECT_THAT(stop_token_ids(folder_, id_of), ElementsAre(4));
+  // gpt-oss ends an answer with a call, but not with <|end|>. Gemma 4 ends one where a result of a tool follows.
+  const auto id_of_end = [](std::string_view token) {
+    constexpr std::string_view ends[] = {"<|end|>", "<|return|>", "<|call|>", "<turn|>", "<|tool_response>"};
+    const auto at = std::find(std::begin(ends), std::end(ends), token);
+    return at == std::end(ends) ? std::nullopt : std::optional(static_cast<int32_t>(at - std::begin(ends)) + 10);
+  };
+  write("chat_template.jinja", "{{ '<|start|>a<|end|>' }}{% if tools %}<|call|>{% endif %}<|return|>");
+  EXPECT_THAT(stop_token_ids(folder_, id_of_end), ElementsAre(4, 11, 12));
+  write("chat_template.jinja", "{{ '<|turn>model' }}<turn|>{% if tools %}<|tool_response>{% endif %}");
+  EXPECT_THAT(stop_token_ids(folder_, id_of_end), ElementsAre(4, 13, 14));
   write("config.json", R"({"text_config": {"eos_token_id": [-1]}})");
   EXPECT_THROW(stop_token_ids(folder_, id_of), Error);
 }

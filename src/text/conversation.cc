@@ -6,6 +6,7 @@
 
 #include "core/foreign/json.h"
 #include "core/foreign/json_text.h"
+#include "text/history.h"
 
 namespace fidelio {
 namespace {
@@ -53,6 +54,9 @@ void read_wire_message(Json& message, const std::string& place, bool knows_devel
   const Json* role = member(message, "role");
   if (role == nullptr || !role->is_string()) throw FieldError(place + ".role", "a string");
   if (*role == "developer" && !knows_developer) message["role"] = "system";
+  // An empty list of calls says nothing, but templates test whether there is a list.
+  if (const Json* list = member(message, "tool_calls"); list != nullptr && list->is_array() && list->empty())
+    message.erase("tool_calls");
   const bool calls = member(message, "tool_calls") != nullptr;
   if (!calls && !message.contains("content")) throw FieldError(place + ".content", "a string, or parts of type text");
   drop_nulls(message);
@@ -75,7 +79,7 @@ Json wire_messages(const Json& list, const ChatTemplate& chat) {
   Json messages = list;
   for (size_t i = 0; i < messages.size(); ++i)
     read_wire_message(messages[i], fmt::format("messages[{}]", i), knows_developer);
-  return messages;
+  return shown_history(std::move(messages), chat.source());
 }
 
 void check_wire_tools(const Json& tools) {
@@ -105,7 +109,7 @@ std::string render_wire_record(const ChatTemplate& chat, const Json& record) {
   if (const Json* tools = member(record, "tools")) {
     const Json list = tools->is_string() ? parse_ordered_json(tools->get<std::string>(), "tools") : *tools;
     check_wire_tools(list);
-    if (!list.empty()) extra["tools"] = list;
+    if (!list.empty()) extra["tools"] = shown_tools(list, chat.source());
   }
   return chat.render_wire(messages, extra);
 }

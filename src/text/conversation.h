@@ -23,8 +23,8 @@ class FieldError : public Error {
 };
 
 // Returns the messages with content parts joined and nulls removed. The role "developer", which few templates know,
-// becomes "system" for the others. Arguments of calls stay JSON texts, as ChatTemplate::render_wire takes them. Throws
-// FieldError.
+// becomes "system" for the others. Arguments of calls stay JSON texts, as ChatTemplate::render_wire takes them. What
+// the template would leave out is put where it shows it (text/history.h). Throws FieldError.
 nlohmann::ordered_json wire_messages(const nlohmann::ordered_json& list, const ChatTemplate& chat);
 
 // Throws FieldError where an entry is no function: it cannot be called, and a template would show it as if it could.

@@ -16,11 +16,12 @@ constexpr std::array kThinkingMarks = {
     ThinkingMarks{"<seed:think>", "</seed:think>"},           // These are the marks of Seed-OSS.
     ThinkingMarks{"<|START_THINKING|>", "<|END_THINKING|>"},  // These are the marks of Command A Reasoning.
     ThinkingMarks{"<unused94>thought", "<unused95>"},         // These are the marks of MedGemma.
+    ThinkingMarks{"<|channel>thought", "<channel|>", true},   // These are the marks of Gemma 4.
     ThinkingMarks{"Here is my thought process:", "Here is my response:"},  // These are the marks of Granite 3.2.
     ThinkingMarks{"Here's my thought process:", "Here's my response:"},    // These are the marks of Granite 3.2, too.
 };
 
-constexpr size_t kTags = 7;  // The first seven of them are tags.
+constexpr size_t kTags = 8;  // The first eight of them are tags.
 constexpr std::string_view kBlanks = " \t\r\n";
 constexpr size_t kMostBlanks = 16;  // Up to this many blanks may stand before a mark.
 
@@ -62,7 +63,11 @@ std::vector<std::pair<int32_t, std::string>> special_marks(const Tokenizer& toke
   std::vector<std::pair<int32_t, std::string>> found;
   for (const ThinkingMarks& marks : kThinkingMarks)
     for (const std::string_view mark : {marks.begin, marks.end})
-      if (const auto id = tokenizer.id_of(mark); id && tokenizer.is_special(*id)) found.emplace_back(*id, mark);
+      for (const std::string_view part : {mark, mark.substr(0, mark.find('>') + 1)})
+        if (const auto id = tokenizer.id_of(part); id && tokenizer.is_special(*id)) {
+          found.emplace_back(*id, part);
+          break;
+        }
   return found;
 }
 

@@ -250,13 +250,14 @@ class Conversation {
                  alone ? "it is left out" : "a new one begins with this message");
       return alone ? void() : say(line);
     }
-    for (const auto& [id, mark] : special_marks(model_.tokenizer)) request.shown_ids.push_back(id);
-    ThinkingDimmer dimmer(opened_by(prompt, thinking_marks()).has_value());
+    expect_thinking(model_, prompt, request);
+    const Thinking thinking = request.thinking;
+    ThinkingDimmer dimmer(thinking);
     if (catcher_) catcher_->forget();
     const Answer a = answer(
         engine_, std::move(request),
         [&](const std::string& piece) {
-          fmt::print("{}", colours_ ? dimmer.push(for_output(piece)) : for_output(piece));
+          fmt::print("{}", colours_ ? dimmer.push(piece) : for_output(piece));
           flush_output();
         },
         catcher_);
@@ -268,7 +269,7 @@ class Conversation {
                  : a.finish_reason == FinishReason::length  ? ", cut off at --max-tokens"
                  : a.finish_reason == FinishReason::context ? ", cut off at the end of the context"
                                                             : "");
-    messages_.push_back({"assistant", a.text});
+    messages_.push_back({"assistant", said_in(a.text, thinking)});
   }
 
   const Chat& o_;

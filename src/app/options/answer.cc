@@ -56,7 +56,27 @@ Answer answer(Engine& engine, GenerationRequest request, const std::function<voi
 
 std::string for_output(const std::string& piece) {
   static const bool terminal = ::isatty(1) != 0;
-  return terminal ? visible(piece, Lines::kept) : piece;
+  const std::string text = with_mark_tokens(piece);
+  return terminal ? visible(text, Lines::kept) : text;
+}
+
+void expect_thinking(const TextModel& model, const std::string& prompt, GenerationRequest& request) {
+  for (const auto& [id, mark] : special_marks(model.tokenizer)) request.shown_ids.push_back(id);
+  request.thinking.channels = channels_of(*model.chat, model.tokenizer, prompt);
+  if (!request.thinking.channels) request.thinking.opened = opened_by(prompt, thinking_marks());
+}
+
+std::string said_in(const std::string& text, const Thinking& thinking) {
+  if (!thinking.channels) return text;
+  ChannelReader messages(thinking.channels->begun);
+  messages.push(text);
+  std::string said;
+  while (const auto run = messages.next(true)) {
+    if (messages.header().kind() != ChannelHeader::Kind::text) continue;
+    if (run->first && !said.empty()) said += "\n\n";
+    said += messages.text_of(*run);
+  }
+  return said;
 }
 
 RenderedChat rendered_chat(const TextModel& model, const std::vector<ChatMessage>& messages, bool sanitize) {
@@ -78,11 +98,28 @@ CLI::Option* add_sanitize(CLI::App& verb, bool& sanitize) {
                        "Control tokens that stand in messages, as <|im_end|>, are text and end nothing");
 }
 
+// Every message but the first begins on a line of its own.
+std::string ThinkingDimmer::push_message(const std::string& piece, bool last) {
+  messages_->push(piece);
+  std::string out;
+  while (const auto run = messages_->next(last)) {
+    const bool dim = messages_->header().kind() != ChannelHeader::Kind::text;
+    const std::string text(messages_->text_of(*run));
+    if (text.empty()) continue;
+    if (run->first && std::exchange(begun_, true)) out += "\n\n";
+    if (dim != thinking_) out += dim ? kDim : kPlain;
+    thinking_ = dim;
+    out += for_output(text);
+  }
+  return out;
+}
+
 std::string ThinkingDimmer::push(const std::string& piece) {
+  if (messages_) return push_message(piece, false);
   std::string out;
   if (thinking_ && !begun_) out += kDim;
   begun_ = true;
-  held_ += piece;
+  held_ += for_output(piece);
   const auto mark_of = [this](const ThinkingMarks& marks) { return thinking_ ? marks.end : marks.begin; };
   for (;;) {
     size_t at = std::string::npos, size = 0;
@@ -102,7 +139,7 @@ std::string ThinkingDimmer::push(const std::string& piece) {
 }
 
 std::string ThinkingDimmer::finish() {
-  std::string out = std::exchange(held_, {});
+  std::string out = messages_ ? push_message("", true) : std::exchange(held_, {});
   if (thinking_) out += kPlain;
   return out;
 }

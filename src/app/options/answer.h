@@ -46,16 +46,27 @@ RenderedChat rendered_chat(const TextModel& model, const std::vector<ChatMessage
 // Adds the flag for it.
 CLI::Option* add_sanitize(CLI::App& verb, bool& sanitize);
 
-// This prepares text for a terminal and dims the text between a family's marks of thinking. Pieces may cut the marks
-// anywhere.
+// Prepares a request that continues this prompt of a chat. Marks of thinking stay in its text, and so do those of an
+// answer in messages (text/channels.h).
+void expect_thinking(const TextModel& model, const std::string& prompt, GenerationRequest& request);
+// Returns what an answer says without thoughts where it consists of messages, as the next prompt has it. Other answers
+// are returned as they are; templates cut their thoughts off.
+std::string said_in(const std::string& text, const Thinking& thinking);
+
+// This prepares text for a terminal and dims the text between a family's marks of thinking, or all messages but those
+// that are shown. Pieces may cut the marks anywhere.
 class ThinkingDimmer {
  public:
-  // If `thinking`, the prompt has already opened the block.
-  explicit ThinkingDimmer(bool thinking) : thinking_(thinking) {}
+  // If `thinking` is opened, the prompt has already opened the block.
+  explicit ThinkingDimmer(const Thinking& thinking) : thinking_(thinking.opened.has_value()) {
+    if (thinking.channels) messages_.emplace(thinking.channels->begun);
+  }
   std::string push(const std::string& piece);
   std::string finish();  // It returns the text that was held back, and ends the dimming.
 
  private:
+  std::string push_message(const std::string& piece, bool last);
+  std::optional<ChannelReader> messages_;
   std::string held_;
   bool thinking_, begun_ = false;
 };

@@ -41,7 +41,13 @@ void generate_once(Generate o, bool given) {
   const TextModel model = open_model(o.run.model);
   RunnerOptions options = runner_options(o.run);
   GenerationRequest request;
-  request.prompt = o.chat ? rendered_chat(model, {{"user", text}}, o.sanitize).ids : model.tokenizer.encode(text);
+  if (o.chat) {
+    RenderedChat chat = rendered_chat(model, {{"user", text}}, o.sanitize);
+    request.prompt = std::move(chat.ids);
+    if (auto channels = channels_of(*model.chat, model.tokenizer, chat.text)) request.thinking.channels = channels;
+  } else {
+    request.prompt = model.tokenizer.encode(text);
+  }
   check(!request.prompt.empty(), "the prompt is empty");
   request.max_tokens = o.max_tokens;
   request.stop_ids = model.stop_ids;
@@ -69,7 +75,7 @@ void generate_once(Generate o, bool given) {
     spdlog::info("{} ended its text at once. It has a chat template: --chat asks in it", o.run.model);
   write_json(o.json, {{"prompt_ids", prompt},
                       {"ids", a.ids},
-                      {"text", a.text},
+                      {"text", with_mark_tokens(a.text)},
                       {"finish_reason", std::string(name_of(a.finish_reason))},
                       {"draft", {{"drafted", a.drafted}, {"accepted", a.accepted}}},
                       {"timings",

@@ -195,9 +195,14 @@ void put_tokenizer(GgufKeys& keys, const TextFiles& files, int v, int eos_id) {
 
   const Vocabulary vocabulary = read_vocabulary(file, tokenizer, v, sentencepiece);
   const std::vector<std::string> merges = merges_of(model);
-  keys.put_string("tokenizer.ggml.model", sentencepiece ? "llama" : "gpt2");
-  keys.put_string("tokenizer.ggml.pre",
-                  sentencepiece ? "default" : pre_name(file, pre_tokenizers, model.value("ignore_merges", false)));
+  // Gemma 4's tokenizer has a kind of its own, which reads merges.
+  const auto& tokens = vocabulary.tokens;
+  const bool gemma4 = sentencepiece && std::find(tokens.begin(), tokens.end(), "<|turn>") != tokens.end();
+  keys.put_string("tokenizer.ggml.model", gemma4 ? "gemma4" : sentencepiece ? "llama" : "gpt2");
+  keys.put_string("tokenizer.ggml.pre", gemma4 ? "gemma4"
+                                        : sentencepiece
+                                            ? "default"
+                                            : pre_name(file, pre_tokenizers, model.value("ignore_merges", false)));
   keys.put_strings("tokenizer.ggml.tokens", vocabulary.tokens);
   keys.put_i32s("tokenizer.ggml.token_type", vocabulary.types);
   if (sentencepiece) {
@@ -206,9 +211,8 @@ void put_tokenizer(GgufKeys& keys, const TextFiles& files, int v, int eos_id) {
     const auto unknown = std::find(vocabulary.types.begin(), vocabulary.types.end(), kUnknown);
     if (unknown != vocabulary.types.end())
       keys.put_u32("tokenizer.ggml.unknown_token_id", static_cast<uint32_t>(unknown - vocabulary.types.begin()));
-  } else {
-    keys.put_strings("tokenizer.ggml.merges", merges);
   }
+  if (!sentencepiece || gemma4) keys.put_strings("tokenizer.ggml.merges", merges);
   put_special(keys, files, vocabulary, eos_id);
   put_chat_template(keys, files);
 }

@@ -606,7 +606,9 @@ TEST(GgufTokenizer, SplitsAsTheOneItWasMadeFrom) {
                                                                           {"qwen", "qwen2"},
                                                                           {"qwen35", "qwen35"},
                                                                           {"tekken", "tekken"},
-                                                                          {"o200k", "gpt-4o"}}) {
+                                                                          {"o200k", "gpt-4o"},
+                                                                          {"harmony", "gpt-4o"},
+                                                                          {"gemma4", "gemma4"}}) {
     SCOPED_TRACE(name);
     json file = json::parse(read_text_file(data + name + ".json"));
     // GGUF has no place for the options of added tokens, so only those without options are used.
@@ -629,7 +631,8 @@ TEST(GgufTokenizer, SplitsAsTheOneItWasMadeFrom) {
     EXPECT_EQ(written->text("tokenizer.ggml.pre"), splitting);
     const Tokenizer read = Tokenizer::load(TextFiles("read", gguf::tokenizer_files(*written)));
     std::filesystem::remove(folder + ".gguf");
-    const json cases = json::parse(read_text_file(data + name + ".cases.json"));
+    const json cases =
+        json::parse(read_text_file(FIDELIO_SOURCE_DIR "/src/text/testdata/cases/tokenizer_" + name + ".json"));
     for (const json& one : cases["encode"]) {
       const auto text = one[0].get<std::string>();
       const auto ids = original.encode(text, false);
@@ -637,6 +640,21 @@ TEST(GgufTokenizer, SplitsAsTheOneItWasMadeFrom) {
       ASSERT_EQ(read.decode(ids), original.decode(ids)) << text;
     }
   }
+}
+
+// Returns the ends of answers that are read of a tokenizer which was written into a GGUF's keys.
+json ends_read_back(const json& tokenizer, int eos) {
+  const TextFiles texts("original", {{"tokenizer.json", tokenizer.dump()}});
+  exporting::GgufKeys keys;
+  exporting::put_tokenizer(keys, texts, Tokenizer::load(texts).vocab_size(), eos);
+  const ScratchFolder scratch;
+  const std::string path = scratch.path() + "/ends.gguf";
+  std::string bytes = "GGUF";
+  exporting::append_u32(bytes, 3);
+  exporting::append_u64(bytes, 0);
+  exporting::append_u64(bytes, keys.count());
+  write_file_atomically(path, bytes + keys.bytes());
+  return json::parse(gguf::tokenizer_files(*gguf::File::open(path)).at("generation_config.json"))["eos_token_id"];
 }
 
 // The tokens that a post_processor puts around a text are written whatever other files call them, and read again.
@@ -677,6 +695,17 @@ TEST(GgufTokenizer, PutsTheSameTokensAroundATextAsTheOneItWasMadeFrom) {
   EXPECT_THROW(read_back(both), Error);  // llama.cpp allows eos alone after a text.
 }
 
+// gpt-oss ends its messages with <|end|>, after which the answer goes on.
+TEST(GgufTokenizer, KnowsThatMessagesOfGptOssAreNoAnswers) {
+  const json tokenizer = json::parse(read_text_file(FIDELIO_SOURCE_DIR "/src/text/testdata/tokenizer_harmony.json"));
+  std::set<int32_t> expected;
+  for (const json& token : tokenizer["added_tokens"])
+    if (token["content"] == "<|return|>" || token["content"] == "<|call|>" || token["content"] == "<|endoftext|>")
+      expected.insert(token["id"].get<int32_t>());
+  ASSERT_EQ(expected.size(), 3u);
+  EXPECT_EQ(ends_read_back(tokenizer, *expected.begin()), json(expected));
+}
+
 // llama.cpp knows most ends of answers by their text, so files name only eos.
 TEST(GgufTokenizer, KnowsEndsOfAnswersByTheirText) {
   const json tokenizer = json::parse(read_text_file(FIDELIO_SOURCE_DIR "/src/text/testdata/tokenizer_qwen.json"));
@@ -685,18 +714,7 @@ TEST(GgufTokenizer, KnowsEndsOfAnswersByTheirText) {
     if (token["content"] == "<|im_end|>" || token["content"] == "<|endoftext|>")
       expected.insert(token["id"].get<int32_t>());
   ASSERT_EQ(expected.size(), 2u);
-  const TextFiles texts("original", {{"tokenizer.json", tokenizer.dump()}});
-  exporting::GgufKeys keys;
-  exporting::put_tokenizer(keys, texts, Tokenizer::load(texts).vocab_size(), *expected.begin());
-  const ScratchFolder scratch;
-  const std::string path = scratch.path() + "/ends.gguf";
-  std::string bytes = "GGUF";
-  exporting::append_u32(bytes, 3);
-  exporting::append_u64(bytes, 0);
-  exporting::append_u64(bytes, keys.count());
-  write_file_atomically(path, bytes + keys.bytes());
-  const json read = json::parse(gguf::tokenizer_files(*gguf::File::open(path)).at("generation_config.json"));
-  EXPECT_EQ(read["eos_token_id"], json(expected));
+  EXPECT_EQ(ends_read_back(tokenizer, *expected.begin()), json(expected));
 }
 
 }  // namespace

@@ -105,9 +105,10 @@ std::string tensor_name(const ModelConfig& config, int layer, Norm norm) {
 }
 
 bool ends_an_answer(std::string_view token) {
-  static constexpr std::string_view kEnds[] = {"<|eot_id|>",    "<|eom_id|>",    "<|im_end|>",        "<|end|>",
-                                               "<end_of_turn>", "<|endoftext|>", "<|end_of_text|>",   "<EOT>",
-                                               "_<EOT>",        "[EOT]",         "<end_of_utterance>"};
+  static constexpr std::string_view kEnds[] = {"<|eot_id|>",    "<|eom_id|>",    "<|im_end|>",         "<|end|>",
+                                               "<end_of_turn>", "<|endoftext|>", "<|end_of_text|>",    "<EOT>",
+                                               "_<EOT>",        "[EOT]",         "<end_of_utterance>", "<|return|>",
+                                               "<|call|>",      "<turn|>",       "<|tool_response>"};
   return std::find(std::begin(kEnds), std::end(kEnds), token) != std::end(kEnds);
 }
 

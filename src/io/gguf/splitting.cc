@@ -18,7 +18,7 @@ constexpr std::string_view kGpt4o =
     R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
 
 // An exporter uses the first name of a splitting.
-constexpr std::array<Splitting, 17> kSplittings = {{{"qwen2", kQwen2, false, false, true, false},
+constexpr std::array<Splitting, 18> kSplittings = {{{"qwen2", kQwen2, false, false, true, false},
                                                     {"deepseek-r1-qwen", kQwen2, false, false, true, false},
                                                     {"stablelm2", kQwen2, false, false, true, false},
                                                     {"qwen35", kQwen35, false, false, true, false},
@@ -29,6 +29,8 @@ constexpr std::array<Splitting, 17> kSplittings = {{{"qwen2", kQwen2, false, fal
                                                     {"smaug-bpe", kLlama3, false, false, false, false},
                                                     {"tekken", kTekken, false, true, false, true},
                                                     {"gpt-4o", kGpt4o, false, false, false, false},
+                                                    // The files that transformers makes of tiktoken's have this option.
+                                                    {"gpt-4o", kGpt4o, false, true, false, false},
                                                     {"gpt-2", "", false, false, false, false},
                                                     {"olmo", "", false, false, false, false},
                                                     {"phi-2", "", false, false, false, false},

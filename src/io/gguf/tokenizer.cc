@@ -105,6 +105,19 @@ json post_processor(const File& file, const Vocabulary& v, bool bpe) {
                                            adds_eos(file) ? eos : std::nullopt);
 }
 
+json merges_of(const File& file) {
+  const auto merges = file.texts("tokenizer.ggml.merges");
+  check(merges.has_value(), "{}: the key \"tokenizer.ggml.merges\" is missing", file.path());
+  json pairs = json::array();
+  for (std::string_view merge : *merges) {
+    const size_t space = merge.find(' ', 1);
+    check(space != std::string_view::npos && space + 1 < merge.size(),
+          "{}: the merge {} is not two tokens with a space", file.path(), shown(merge));
+    pairs.push_back(std::string(merge));
+  }
+  return pairs;
+}
+
 json byte_level(const File& file, const Vocabulary& v) {
   const Splitting& splitting = splitting_of(file);
   json steps = json::array();
@@ -118,15 +131,6 @@ json byte_level(const File& file, const Vocabulary& v) {
                    {"add_prefix_space", false},
                    {"trim_offsets", true},
                    {"use_regex", splitting.regex.empty()}});
-  const auto merges = file.texts("tokenizer.ggml.merges");
-  check(merges.has_value(), "{}: the key \"tokenizer.ggml.merges\" is missing", file.path());
-  json pairs = json::array();
-  for (std::string_view merge : *merges) {
-    const size_t space = merge.find(' ', 1);
-    check(space != std::string_view::npos && space + 1 < merge.size(),
-          "{}: the merge {} is not two tokens with a space", file.path(), shown(merge));
-    pairs.push_back(std::string(merge));
-  }
   return {{"version", "1.0"},
           {"added_tokens", added_tokens(v)},
           {"normalizer", splitting.nfc ? json{{"type", "NFC"}} : json()},
@@ -140,7 +144,7 @@ json byte_level(const File& file, const Vocabulary& v) {
             {"byte_fallback", false},
             {"ignore_merges", splitting.ignore_merges},
             {"vocab", vocabulary_json(file, v)},
-            {"merges", std::move(pairs)}}}};
+            {"merges", merges_of(file)}}}};
 }
 
 // SentencePiece joins the two neighbours whose token has the best score. The equivalent merges are all cuts of every
@@ -178,8 +182,9 @@ json merges_from_scores(const File& file, const Vocabulary& v) {
   return pairs;
 }
 
-json sentencepiece(const File& file, const Vocabulary& v) {
-  const bool prefix = file.boolean("tokenizer.ggml.add_space_prefix").value_or(true);
+// Gemma 4's files have merges, and no space before the text. Those of other models have scores.
+json sentencepiece(const File& file, const Vocabulary& v, bool gemma4) {
+  const bool prefix = file.boolean("tokenizer.ggml.add_space_prefix").value_or(!gemma4);
   check(!file.boolean("tokenizer.ggml.remove_extra_whitespaces").value_or(false),
         "{}: key \"tokenizer.ggml.remove_extra_whitespaces\": expected false", file.path());
   json normalizers = json::array();
@@ -204,7 +209,7 @@ json sentencepiece(const File& file, const Vocabulary& v) {
             {"fuse_unk", true},
             {"byte_fallback", true},
             {"vocab", vocabulary_json(file, v)},
-            {"merges", merges_from_scores(file, v)}}}};
+            {"merges", gemma4 ? merges_of(file) : merges_from_scores(file, v)}}}};
 }
 
 json tokenizer_config(const File& file, const Vocabulary& v, bool bpe) {
@@ -226,8 +231,12 @@ json generation_config(const File& file, const Vocabulary& v) {
   std::set<int64_t> stop;
   for (const char* key : {"tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id"})
     if (named_token(file, v, key)) stop.insert(*file.integer(key));
+  const auto has = [&](std::string_view token) {
+    return std::find(v.tokens.begin(), v.tokens.end(), token) != v.tokens.end();
+  };
+  const bool messages = has("<|return|>") && has("<|call|>");  // <|end|> then ends one of several messages.
   for (size_t i = 0; i < v.tokens.size(); ++i)
-    if (ends_an_answer(v.tokens[i])) stop.insert(static_cast<int64_t>(i));
+    if (ends_an_answer(v.tokens[i]) && !(messages && v.tokens[i] == "<|end|>")) stop.insert(static_cast<int64_t>(i));
   json config = recommended_sampling(file);
   if (!stop.empty()) config["eos_token_id"] = stop;
   return config;
@@ -246,14 +255,14 @@ std::string text_of(const File& file, const json& value) {
 std::map<std::string, std::string> tokenizer_files(const File& file) {
   const auto kind = file.text("tokenizer.ggml.model");
   check(kind.has_value(), "{}: the key \"tokenizer.ggml.model\" is missing: the file has no tokenizer", file.path());
-  const bool bpe = *kind == "gpt2";
-  check(bpe || *kind == "llama",
-        "{}: key \"tokenizer.ggml.model\": {} is not supported; supported are gpt2 (byte-level BPE) and llama "
-        "(SentencePiece's BPE)",
+  const bool bpe = *kind == "gpt2", gemma4 = *kind == "gemma4";
+  check(bpe || gemma4 || *kind == "llama",
+        "{}: key \"tokenizer.ggml.model\": {} is not supported; supported are gpt2 (byte-level BPE), llama "
+        "(SentencePiece's BPE) and gemma4 (its BPE with merges)",
         file.path(), shown(*kind));
   const Vocabulary v = read_vocabulary(file);
   std::map<std::string, std::string> files;
-  files["tokenizer.json"] = text_of(file, bpe ? byte_level(file, v) : sentencepiece(file, v));
+  files["tokenizer.json"] = text_of(file, bpe ? byte_level(file, v) : sentencepiece(file, v, gemma4));
   files["tokenizer_config.json"] = text_of(file, tokenizer_config(file, v, bpe));
   files["generation_config.json"] = text_of(file, generation_config(file, v));
   if (const auto chat = file.text("tokenizer.chat_template")) files["chat_template.jinja"] = std::string(*chat);

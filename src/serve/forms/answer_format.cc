@@ -9,6 +9,7 @@ namespace {
 
 // Returns the name of a form, which includes what may stand before the form.
 std::string name_of_form(const std::string& key, const BeforeForm& before) {
+  if (const auto& channels = before.thinking.channels) return fmt::format("message {}, {}", channels->begun, key);
   std::string name = before.thinking.opened ? fmt::format("opened {}, ", before.thinking.opened->end) : "";
   if (name.empty())
     for (const ThinkingMarks& marks : before.thinking.marks) name += fmt::format("{}, ", marks.begin);
@@ -41,12 +42,12 @@ std::shared_ptr<Constraint> AnswerFormats::find(const std::string& key) {
 }
 
 std::shared_ptr<Constraint> AnswerFormats::get(const std::string& form, const std::function<grammar::Grammar()>& make,
-                                               const BeforeForm& before) {
+                                               const BeforeForm& before, bool has_header) {
   const std::string key = name_of_form(form, before);
   if (auto kept = find(key)) return kept;
   // Making it takes long, so no lock is held meanwhile.
-  auto made = std::make_shared<grammar::TokenConstraint>(grammar::after_thought(make(), before.thinking), tokens_,
-                                                         before.marks);
+  auto made = std::make_shared<grammar::TokenConstraint>(grammar::after_thought(make(), before.thinking, has_header),
+                                                         tokens_, before.marks);
   const std::lock_guard lock(mutex_);
   kept_.emplace_front(key, made);
   const auto bytes = [&] {
@@ -62,9 +63,9 @@ namespace {
 
 // A form that cannot be made is refused with the name of the field that asks for it.
 std::shared_ptr<Constraint> get_for(const std::string& field, const Forms& formats, const std::string& key,
-                                    const std::function<grammar::Grammar()>& make) {
+                                    const std::function<grammar::Grammar()>& make, bool has_header = false) {
   try {
-    return formats.get(key, make);
+    return formats.get(key, make, has_header);
   } catch (const Error& e) {
     throw RequestError(400, field + ": " + e.what(), field);
   }
@@ -169,6 +170,45 @@ std::shared_ptr<Constraint> read_min_tokens(const Fields& fields, const Generati
   return std::make_shared<NoStopBefore>(least, vocabulary, request.stop_ids);
 }
 
+namespace {
+
+// This is a tool that may be called, with a schema of its arguments.
+struct Callable {
+  std::string name;
+  Json arguments;
+};
+
+std::shared_ptr<Constraint> of_json_call(const std::vector<Callable>& tools, const Forms& formats) {
+  Json calls = Json::array();
+  for (const Callable& tool : tools)
+    calls.push_back({{"type", "object"},
+                     {"properties", {{"name", {{"const", tool.name}}}, {"arguments", tool.arguments}}},
+                     {"required", {"name", "arguments"}}});
+  return of_schema({{"anyOf", calls}}, "tools", formats);
+}
+
+// The call is a message to one of the functions (text/channels.h).
+std::shared_ptr<Constraint> of_message_call(const std::vector<Callable>& tools, const Forms& formats) {
+  std::string key = "call";
+  for (const Callable& tool : tools) key += fmt::format(" {} {}", tool.name, tool.arguments.dump());
+  const auto make = [&] {
+    grammar::Grammar all;
+    const grammar::RuleId whole = all.add_rule();
+    std::vector<grammar::Fragment> calls;
+    for (const Callable& tool : tools) {
+      const std::string header = fmt::format("{}commentary to=functions.{} {}json{}", kChannelName.text, tool.name,
+                                             kChannelConstrain.text, kChannelMessage.text);
+      const grammar::RuleId arguments = all.adopt(grammar::schema_grammar(tool.arguments));
+      calls.push_back(all.sequence(all.literal(header), all.call(arguments)));
+    }
+    all.define(whole, all.choice(calls));
+    return all;
+  };
+  return get_for("tools", formats, key, make, true);
+}
+
+}  // namespace
+
 std::shared_ptr<Constraint> read_tool_choice(const Fields& fields, const Forms& formats) {
   const Json* choice = fields.find("tool_choice");
   if (choice == nullptr || *choice == "auto" || *choice == "none") return nullptr;
@@ -182,7 +222,7 @@ std::shared_ptr<Constraint> read_tool_choice(const Fields& fields, const Forms& 
   }
   const Json* tools = fields.find("tools");
   if (tools == nullptr || !tools->is_array()) fields.refuse("tool_choice", "auto or none where there are no tools");
-  Json calls = Json::array();
+  std::vector<Callable> calls;
   for (const Json& tool : *tools) {
     if (!tool.is_object() || !tool.contains("function")) fields.refuse("tools", "an array of functions");
     const Fields function(tool["function"], "tools.function");
@@ -192,12 +232,10 @@ std::shared_ptr<Constraint> read_tool_choice(const Fields& fields, const Forms& 
     Json arguments = parameters && !parameters->empty() ? *parameters : Json{{"type", "object"}};
     // References are resolved from the root of the parameters, which are a document of their own.
     if (arguments.is_object() && !arguments.contains("$id")) arguments["$id"] = fmt::format("tool:{}", calls.size());
-    calls.push_back({{"type", "object"},
-                     {"properties", {{"name", {{"const", *own}}}, {"arguments", arguments}}},
-                     {"required", {"name", "arguments"}}});
+    calls.push_back({*own, std::move(arguments)});
   }
   if (calls.empty()) fields.refuse("tool_choice", expected);
-  return of_schema({{"anyOf", calls}}, "tools", formats);
+  return formats.before.thinking.channels ? of_message_call(calls, formats) : of_json_call(calls, formats);
 }
 
 }  // namespace fidelio::serve

@@ -25,9 +25,9 @@ class AnswerFormats {
  public:
   explicit AnswerFormats(std::shared_ptr<const grammar::TokenTree> tokens);
   // Returns the constraint called `key`. If there is none yet, it is made from the grammar of `make`, preceded by what
-  // may stand before it.
+  // may stand before it (grammar::after_thought).
   std::shared_ptr<Constraint> get(const std::string& key, const std::function<grammar::Grammar()>& make,
-                                  const BeforeForm& before = {});
+                                  const BeforeForm& before = {}, bool has_header = false);
   // Tells whether a token holds this mark of thinking. <think> is a token in many vocabularies, or a part of one.
   bool spells(std::string_view mark) const { return spelled_.contains(mark); }
 
@@ -46,8 +46,9 @@ class AnswerFormats {
 struct Forms {
   AnswerFormats& all;
   BeforeForm before{};
-  std::shared_ptr<Constraint> get(const std::string& key, const std::function<grammar::Grammar()>& make) const {
-    return all.get(key, make, before);
+  std::shared_ptr<Constraint> get(const std::string& key, const std::function<grammar::Grammar()>& make,
+                                  bool has_header = false) const {
+    return all.get(key, make, before, has_header);
   }
 };
 

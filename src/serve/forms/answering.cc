@@ -148,11 +148,13 @@ void Answering::heard(size_t index, Piece&& piece) {
   under.choice.text += piece.text;
   under.logprob += static_cast<double>(piece.logprob);
   ++under.tokens;
-  const bool thought = under.parts.thinks();
+  const bool thought_before = under.parts.thinks(), header_before = under.parts.in_header();
   std::vector<Part> parts = parts_of(under, piece.text, false);
-  piece.thought = thought || under.parts.thinks();
-  // Thinking comes first, so all tokens up to here belong to it or to its mark.
-  if (piece.thought) usage_.thought += under.tokens - std::exchange(under.thought, under.tokens);
+  const bool thought = thought_before || under.parts.thinks();
+  piece.thought = thought || header_before || under.parts.in_header();
+  // All tokens since the newest text, or since the beginning, belong to the thought or to its mark.
+  if (thought) usage_.thought += under.tokens - under.counted;
+  if (thought || !parts.empty()) under.counted = under.tokens;
   std::vector<Piece> pieces;
   if (call_.logprobs) {
     if (under.offsets) piece.offset = under.offsets->next(piece.id);

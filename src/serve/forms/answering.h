@@ -29,8 +29,9 @@ class Answering : public std::enable_shared_from_this<Answering> {
     std::optional<TextOffsets> offsets;  // It exists where offsets are requested.
     Clock::time_point newest;            // This is the time of the newest token, or start_ if there is none.
     double logprob = 0;                  // It is the sum over its tokens.
-    int64_t tokens = 0, thought = 0;
-    bool cut = false;  // If true, the choice has all its parts, whatever the engine may still generate.
+    int64_t tokens = 0;
+    int64_t counted = 0;  // It is known of so many of its tokens whether they are a part of a thought.
+    bool cut = false;     // If true, the choice has all its parts, whatever the engine may still generate.
   };
   void submit(size_t prompt, int64_t number);
   void heard_prompt(size_t index, std::vector<ScoredToken>&& prompt);

@@ -4,6 +4,7 @@
 #include "serve/forms/openai_request.h"
 #include "text/control_tokens.h"
 #include "text/conversation.h"
+#include "text/history.h"
 
 namespace fidelio::serve {
 namespace {
@@ -68,6 +69,11 @@ std::vector<ThinkingMarks> known_marks(const ServedModel& model) {
 
 // `text` is the part of the prompt that belongs to the answer's own turn, or the whole prompt.
 void read_thinking(const ServedModel& model, std::string_view text, ChatPrompt& prompt) {
+  if (auto channels = channels_of(*model.chat, model.tokenizer, text)) {
+    prompt.thinking.channels = std::move(channels);
+    prompt.imposed = prompt.thinking;
+    return;
+  }
   const std::vector<ThinkingMarks> known = known_marks(model);
   const std::span<const ThinkingMarks> common = thinking_marks().first(1);
   prompt.thinking.marks = known;
@@ -89,9 +95,21 @@ std::optional<ThinkingMarks> thought_in(const std::string& text) {
   return {};
 }
 
+// gpt-oss knows the efforts low, medium and high, and always thinks, so that it is asked for little thinking where none
+// is wanted.
+void name_effort_of_channels(Json& extra) {
+  if (!extra.contains("reasoning_effort") && extra.value("enable_thinking", Json()) == false)
+    extra["reasoning_effort"] = "low";
+  const auto effort = extra.find("reasoning_effort");
+  if (effort == extra.end()) return;
+  if (*effort == "none" || *effort == "minimal") *effort = "low";
+  if (*effort == "xhigh" || *effort == "max") *effort = "high";
+}
+
 // Clients know levels of effort under names that a template may refuse. Qwen3.8's templates know xhigh, medium and low
 // alone; Qwen's own service takes high and max as xhigh and minimal as low there.
 void name_effort(const ChatTemplate& chat, Json& extra) {
+  if (writes_channels(chat.source())) return name_effort_of_channels(extra);
   const auto knows = [&](const std::string& level) {
     return chat.source().find("'" + level + "'") != std::string::npos ||
            chat.source().find('"' + level + '"') != std::string::npos;
@@ -121,7 +139,7 @@ ChatPrompt chat_prompt(const Fields& fields, const ServedModel& model, bool boun
   const Json* choice = fields.find("tool_choice");
   if (const Json* tools = fields.find("tools"); tools != nullptr && !(choice != nullptr && *choice == "none")) {
     refusing([&] { check_wire_tools(*tools); });
-    if (!tools->empty()) extra["tools"] = *tools;
+    if (!tools->empty()) extra["tools"] = shown_tools(*tools, model.chat->source());
     // A model that is shown no tools calls none, and its answer would look as if it had not wanted to.
     if (!tools->empty() && !model.chat->shows_tools() && (choice == nullptr || *choice == "auto"))
       fields.refuse("tools", fmt::format("none, as {}'s chat template shows it no tools; a tool_choice that asks for a "
@@ -143,7 +161,7 @@ ChatPrompt chat_prompt(const Fields& fields, const ServedModel& model, bool boun
                                   : model.tokenizer.encode(prompt, false)};
   all.tools = extra.contains("tools");
   read_thinking(model, prompt, all);
-  if (!continues) return all;
+  if (!continues || all.thinking.channels) return all;
   // A continued message has begun to answer, unless it is still inside a thought.
   all.thinking = {.opened = thought_in(messages.back()["content"].get<std::string>())};
   all.imposed = all.thinking;
@@ -157,5 +175,13 @@ void tell_template(Json& chat, const char* name, const Json& value) {
 }
 
 void leave_thinking_out(Json& chat) { tell_template(chat, "enable_thinking", false); }
+
+void tell_effort(Json& chat, const std::string& effort) {
+  if (effort == "none")
+    leave_thinking_out(chat);
+  else if (effort != "minimal")
+    tell_template(chat, "enable_thinking", true);
+  tell_template(chat, "reasoning_effort", effort);
+}
 
 }  // namespace fidelio::serve

@@ -26,5 +26,8 @@ ChatPrompt chat_prompt(const Fields& fields, const ServedModel& model, bool boun
 void tell_template(Json& chat, const char* name, const Json& value);
 // Asks the template for an answer without thinking, where a chat body does not mention it itself.
 void leave_thinking_out(Json& chat);
+// Tells the template the effort that a client asks for. "none" asks for no thinking and other levels but "minimal" for
+// some, as there are templates, such as Gemma 4's, whose models think only if they are asked to.
+void tell_effort(Json& chat, const std::string& effort);
 
 }  // namespace fidelio::serve

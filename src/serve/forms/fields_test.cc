@@ -214,6 +214,29 @@ TEST(Requests, ThinkAsTheTemplatesOfQwenSay) {
   }
 }
 
+// Gemma 4 thinks only where its template is told so, which an effort or another wish to think does.
+TEST(Requests, AskGemma4ToThink) {
+  const Json fixture = Json::parse(read_text_file(FIDELIO_SOURCE_DIR "/src/text/testdata/chat/families.json"));
+  ServedModel other = served_quill();
+  other.chat = ChatTemplate(fixture["templates"]["gemma4"].get<std::string>());
+  const auto thinks = [&](Route route, const std::string& fields) {
+    const std::string most = is_ollama(route) ? "" : R"("max_tokens": 9, )";
+    const std::string body = "{" + most + R"("messages": [{"role": "user", "content": "u"}])" + fields + "}";
+    return other.tokenizer.decode(read_call(route, body, other, {"quill"}).prompts[0].prompt).find("<|think|>") !=
+           std::string::npos;
+  };
+  for (const char* fields : {R"(, "enable_thinking": true)", R"(, "thinking": {"type": "enabled"})",
+                             R"(, "reasoning_effort": "low")", R"(, "reasoning_effort": "high")"})
+    EXPECT_TRUE(thinks(Route::chat, fields)) << fields;
+  for (const char* fields :
+       {"", R"(, "enable_thinking": false)", R"(, "reasoning_effort": "none")", R"(, "reasoning_effort": "minimal")",
+        R"(, "reasoning_effort": "high", "enable_thinking": false)"})
+    EXPECT_FALSE(thinks(Route::chat, fields)) << fields;
+  EXPECT_TRUE(thinks(Route::messages, R"(, "thinking": {"type": "enabled", "budget_tokens": 1024})"));
+  EXPECT_FALSE(thinks(Route::messages, R"(, "thinking": {"type": "disabled"})"));
+  EXPECT_TRUE(thinks(Route::ollama_chat, R"(, "think": true)"));
+}
+
 TEST(Requests, ContinueWhatTheyBegan) {
   ServedModel other = served_quill();
   other.chat = ChatTemplate("{% for m in messages %}[{{ m.content }}]{% endfor %}");
@@ -279,6 +302,21 @@ TEST(Requests, NameAnEffortAsTheTemplateDoes) {
   EXPECT_EQ(told(three, Route::chat, R"("chat_template_kwargs": {"reasoning_effort": "high"})"), "xhigh");
   EXPECT_THAT(chat(three, "enormous"), HasSubstr("no enormous"));
   EXPECT_EQ(chat("\"high\", \"xhigh\"", "high"), "high");  // This template has both.
+  // gpt-oss always thinks, and its efforts are low, medium and high.
+  const auto of_gpt_oss = [](Route route, const std::string& fields) {
+    ServedModel other = served_quill();
+    other.chat = ChatTemplate("{#<|start|><|channel|><|message|>#}{{ reasoning_effort or 'medium' }}");
+    const std::string name =
+        route == Route::responses ? R"({"input": "u", )" : R"({"messages": [{"role": "user", "content": "u"}], )";
+    return other.tokenizer.decode(read_call(route, name + fields + "}", other, {"quill"}).prompts[0].prompt);
+  };
+  for (const char* level : {"none", "minimal", "low"})
+    EXPECT_EQ(of_gpt_oss(Route::chat, fmt::format(R"("reasoning_effort": "{}")", level)), "low");
+  for (const char* level : {"high", "xhigh", "max"})
+    EXPECT_EQ(of_gpt_oss(Route::responses, fmt::format(R"("reasoning": {{"effort": "{}"}})", level)), "high");
+  EXPECT_EQ(of_gpt_oss(Route::chat, R"("enable_thinking": false)"), "low");
+  EXPECT_EQ(of_gpt_oss(Route::messages, R"("max_tokens": 9, "thinking": {"type": "disabled"})"), "low");
+  EXPECT_EQ(of_gpt_oss(Route::chat, R"("seed": 1)"), "medium");
   EXPECT_EQ(chat("'high', 'low'", "high"), "high");
   EXPECT_THAT(chat("'medium', 'low'", "high"), HasSubstr("no high"));
 }

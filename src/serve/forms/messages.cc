@@ -123,8 +123,9 @@ void read_configs(const Fields& fields, Json& chat) {
   // This is the older name.
   if (const Json* format = fields.find("output_format")) read_format(*format, "output_format");
   const Json* thinking = fields.find("thinking");
-  if (thinking == nullptr || Fields(*thinking, "thinking").text("type") != "disabled") return;
-  leave_thinking_out(chat);
+  const std::string type = thinking != nullptr ? Fields(*thinking, "thinking").text("type").value_or("") : "";
+  if (type == "disabled") leave_thinking_out(chat);
+  if (type == "enabled" || type == "adaptive") tell_template(chat, "enable_thinking", true);
 }
 
 }  // namespace

@@ -47,8 +47,9 @@ class MessagesForm final : public AnswerForm {
   std::string delta(const Choice&, const std::vector<Part>& parts, const std::vector<Piece>&) override {
     std::string events;
     for (const Part& part : parts) {
-      const bool call = part.kind == Part::Kind::call;
-      if (!open_ || part.kind != kind_ || call) {
+      const bool call = part.kind == Part::Kind::call, goes_on = open_ && part.kind == kind_ && !call;
+      const std::string text = goes_on ? part.joined() : part.text;
+      if (!goes_on) {
         events += close();
         Json block = block_of(part);
         if (call) block["input"] = Json::object();
@@ -61,9 +62,9 @@ class MessagesForm final : public AnswerForm {
       if (call)
         more = {{"type", "input_json_delta"}, {"partial_json", arguments_of(part)}};
       else if (part.kind == Part::Kind::thought)
-        more = {{"type", "thinking_delta"}, {"thinking", part.text}};
+        more = {{"type", "thinking_delta"}, {"thinking", text}};
       else
-        more = {{"type", "text_delta"}, {"text", part.text}};
+        more = {{"type", "text_delta"}, {"text", text}};
       events += message_event({{"type", "content_block_delta"}, {"index", index_}, {"delta", more}});
     }
     return events;

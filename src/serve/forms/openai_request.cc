@@ -228,14 +228,14 @@ void read_thinking_wish(Json& body) {
   const Fields fields(body);
   const std::string effort = fields.text("reasoning_effort").value_or("");
   const Json* thinking = fields.find("thinking");
-  const bool off = thinking != nullptr && Fields(*thinking, "thinking").text("type") == "disabled";
+  const std::string type = thinking != nullptr ? Fields(*thinking, "thinking").text("type").value_or("") : "";
   const Json* enabled = fields.find("enable_thinking");
   const bool wish = fields.boolean("enable_thinking", true);
-  if (effort == "none" || off || !wish)
+  if (type == "disabled" || !wish)
     leave_thinking_out(body);
-  else if (enabled != nullptr)
-    tell_template(body, "enable_thinking", true);
-  if (!effort.empty()) tell_template(body, "reasoning_effort", effort);
+  else if (type == "enabled" || enabled != nullptr)
+    tell_template(body, "enable_thinking", effort != "none");
+  if (!effort.empty()) tell_effort(body, effort);
 }
 
 // Translates the body of every route except completions into a chat body.
@@ -274,6 +274,10 @@ BeforeForm read_chat(const Fields& fields, const ServedModel& model, Call& call,
   // Marks of thinking and of calls are special tokens in some families.
   BeforeForm before{chat.imposed, special_marks(model.tokenizer)};
   for (const auto& [id, mark] : before.marks) common.shown_ids.push_back(id);
+  // A message of the answer ends where its form does, so the marks of other ends are none of it.
+  if (const auto& channels = chat.thinking.channels)
+    for (const auto& own : channels->marks)
+      if (own.second != kChannelCall.text && own.second != kChannelReturn.text) before.marks.push_back(own);
   if (call.tools)
     for (const std::string_view mark : call_marks())
       if (const auto id = model.tokenizer.id_of(mark); id && model.tokenizer.is_special(*id))

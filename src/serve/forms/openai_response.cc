@@ -213,7 +213,7 @@ class ChatForm final : public OpenAiForm {
         choice["delta"]["tool_calls"] = Json::array({call_of(parts[i])});
         choice["delta"]["tool_calls"][0]["index"] = calls++;
       } else if (i < parts.size()) {
-        choice["delta"][parts[i].kind == Part::Kind::thought ? "reasoning_content" : "content"] = parts[i].text;
+        choice["delta"][parts[i].kind == Part::Kind::thought ? "reasoning_content" : "content"] = parts[i].joined();
       }
       if (i == 0) choice["logprobs"] = logprobs(pieces);
       events += chunk(std::move(choice));
@@ -233,7 +233,7 @@ class ChatForm final : public OpenAiForm {
       if (part.kind == Part::Kind::call)
         calls.push_back(call_of(part));
       else
-        (part.kind == Part::Kind::thought ? thought : text) += part.text;
+        (part.kind == Part::Kind::thought ? thought : text) += part.joined();
     }
     Json message = {{"role", "assistant"}, {"content", text}, {"refusal", nullptr}};
     if (text.empty() && !calls.empty()) message["content"] = nullptr;

@@ -67,7 +67,7 @@ void add_item(Json& messages, const Json& item, size_t number, std::string& thou
   const Fields fields(item, place);
   const std::string type = fields.text("type").value_or("message");
   if (type == "reasoning") {
-    thought = thought_of(fields);
+    thought += (thought.empty() ? "" : "\n\n") + thought_of(fields);
     return;
   }
   const std::string before = std::exchange(thought, {});
@@ -87,7 +87,9 @@ void add_item(Json& messages, const Json& item, size_t number, std::string& thou
         "type",
         fmt::format("message, function_call, function_call_output or reasoning: this server reads no {}", type));
   }
-  if (!before.empty() && messages.back()["role"] == "assistant") messages.back()["reasoning_content"] = before;
+  if (before.empty() || messages.back()["role"] != "assistant") return;
+  const std::string earlier = messages.back().value("reasoning_content", "");
+  messages.back()["reasoning_content"] = earlier + (earlier.empty() ? "" : "\n\n") + before;
 }
 
 Json messages_of_input(const Fields& fields) {
@@ -218,7 +220,7 @@ Json chat_body_of_responses(const Json& body) {
   read_include(fields, chat);
   for (const char* object : {"metadata", "reasoning"}) check_object(fields, object);
   if (const Json* reasoning = fields.find("reasoning"))
-    if (Fields(*reasoning, "reasoning").text("effort") == "none") leave_thinking_out(chat);
+    if (const auto effort = Fields(*reasoning, "reasoning").text("effort")) tell_effort(chat, *effort);
   for (const char* text : {"user", "truncation"}) fields.text(text);
   return chat;
 }

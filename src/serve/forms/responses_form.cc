@@ -128,13 +128,15 @@ class ResponsesForm final : public AnswerForm {
   }
   std::string words(const Part& more) {
     std::string events;
-    if (!open_ || kind_ != more.kind) {
+    const bool goes_on = open_ && kind_ == more.kind;
+    if (!goes_on) {
       events += close("completed");
       events += open(more.kind);
     }
-    text_ += more.text;
-    if (thinks()) return events + event("response.reasoning_text.delta", of_part({{"delta", more.text}}));
-    events += event("response.output_text.delta", of_part({{"delta", more.text}, {"logprobs", untold_}}));
+    const std::string text = goes_on ? more.joined() : more.text;
+    text_ += text;
+    if (thinks()) return events + event("response.reasoning_text.delta", of_part({{"delta", text}}));
+    events += event("response.output_text.delta", of_part({{"delta", text}, {"logprobs", untold_}}));
     take_untold();
     return events;
   }

@@ -29,7 +29,7 @@ class OllamaForm final : public AnswerForm {
       if (part.kind == Part::Kind::call)
         calls.push_back(ollama_call(part, calls.size()));
       else
-        (part.kind == Part::Kind::thought ? thought : text) += part.text;
+        (part.kind == Part::Kind::thought ? thought : text) += part.joined();
     }
     Json answer = line(text, thought, calls, choice.pieces);
     count(answer, choice, usage);
@@ -44,7 +44,7 @@ class OllamaForm final : public AnswerForm {
       const bool thought = part.kind == Part::Kind::thought, call = part.kind == Part::Kind::call;
       Json calls = Json::array();
       if (call) calls.push_back(ollama_call(part, calls_++));
-      lines += json_text(line(thought || call ? "" : part.text, thought ? part.text : "", calls,
+      lines += json_text(line(thought || call ? "" : part.joined(), thought ? part.joined() : "", calls,
                               lines.empty() ? pieces : std::vector<Piece>())) +
                "\n";
     }

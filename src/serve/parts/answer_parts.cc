@@ -59,17 +59,30 @@ CallRead calls_in_thought(std::string_view text, std::string_view end, bool last
 void append(std::vector<Part>& parts, Part part) {
   if (part.kind != Part::Kind::call && part.text.empty()) return;
   if (part.kind != Part::Kind::call && !parts.empty() && parts.back().kind == part.kind)
-    parts.back().text += part.text;
+    parts.back().text += part.joined();
   else
     parts.push_back(std::move(part));
 }
 
 AnswerParts::AnswerParts(PartsRules rules)
-    : rules_(std::move(rules)), state_(rules_.thinking.opened ? State::thought : State::start) {}
+    : rules_(std::move(rules)), state_(rules_.thinking.opened ? State::thought : State::start) {
+  if (rules_.thinking.channels) messages_.emplace(rules_.thinking.channels->begun);
+  drop_break_ = rules_.thinking.opened && rules_.thinking.opened->own_line;
+}
+
+bool AnswerParts::thinks() const {
+  if (messages_) return !messages_->in_header() && messages_->header().kind() == ChannelHeader::Kind::thought;
+  return state_ == State::thought || state_ == State::call_in_thought;
+}
 
 std::vector<Part> AnswerParts::push(const std::string& text) {
-  held_ += text;
   std::vector<Part> parts;
+  if (messages_) {
+    messages_->push(text);
+    read_messages(parts, false);
+    return parts;
+  }
+  held_ += text;
   while (advance(parts, false)) {
   }
   return parts;
@@ -77,6 +90,10 @@ std::vector<Part> AnswerParts::push(const std::string& text) {
 
 std::vector<Part> AnswerParts::finish() {
   std::vector<Part> parts;
+  if (messages_) {
+    read_messages(parts, true);
+    return parts;
+  }
   while (advance(parts, true)) {
   }
   return parts;
@@ -110,6 +127,7 @@ bool AnswerParts::begin(bool last) {
     if (opening.undecided) return false;
     if (opening.marks) {
       rules_.thinking.opened = opening.marks;
+      drop_break_ = opening.marks->own_line;
       held_.erase(0, opening.end);
       state_ = State::thought;
       return true;
@@ -125,6 +143,10 @@ bool AnswerParts::begin(bool last) {
 }
 
 bool AnswerParts::think(std::vector<Part>& parts, bool last) {
+  if (drop_break_ && !held_.empty()) {
+    if (held_.starts_with('\n')) held_.erase(0, 1);
+    drop_break_ = false;
+  }
   const std::string_view mark = rules_.thinking.opened->end;
   const size_t end = held_.find(mark);
   const MarkFound call = rules_.tools ? first_mark(held_) : MarkFound{};
@@ -216,6 +238,65 @@ void AnswerParts::tell_calls(std::vector<Part>& parts, std::vector<Part> calls, 
   held_.erase(0, size);
   called_ = true;
   state_ = rules_.one_call ? State::over : State::text;
+}
+
+namespace {
+
+// Returns the arguments that a message calls a function with, or "" if it calls none. A tool that takes one text alone
+// may be given it as it is, as gpt-oss does with code.
+std::string message_arguments(const ChannelHeader& header, const std::string& content, const Tools& tools) {
+  const std::string text = trimmed(content);
+  if (text.empty()) return header.whole ? "{}" : "";
+  if (text.starts_with('{') && is_json(text)) return compact_json(text);
+  const Tool* tool = tool_of(tools, header.function());
+  if (tool == nullptr || !tool->parameters.is_object()) return "";
+  const auto properties = tool->parameters.find("properties");
+  if (properties == tool->parameters.end() || !properties->is_object() || properties->size() != 1) return "";
+  const auto& [key, schema] = *properties->items().begin();
+  if (header.type == "json" || !schema.is_object() || schema.value("type", Json()) != "string") return "";
+  return "{" + json_of_text(key) + ":" + json_of_text(content) + "}";
+}
+
+}  // namespace
+
+void AnswerParts::read_messages(std::vector<Part>& parts, bool last) {
+  using Kind = ChannelHeader::Kind;
+  while (state_ != State::over) {
+    const auto run = messages_->next(last);
+    if (!run) return;
+    if (run->first) begun_ = false;
+    const ChannelHeader& header = messages_->header();
+    const std::string_view text = messages_->text_of(*run);
+    if (header.kind() == Kind::call && rules_.tools) {
+      called_with_ += text;
+      if (run->ends) tell_message_call(parts);
+    } else if (header.kind() == Kind::call) {  // No tools are shown, so nothing can be called.
+      tell_run(parts, header.channel == "analysis" ? Kind::thought : Kind::text, text);
+    } else {
+      tell_run(parts, header.kind(), text);
+    }
+  }
+}
+
+// Tells a part of a message.
+void AnswerParts::tell_run(std::vector<Part>& parts, ChannelHeader::Kind kind, std::string_view text) {
+  if (text.empty()) return;
+  const bool thought = kind == ChannelHeader::Kind::thought;
+  bool& told = thought ? thought_told_ : text_told_;
+  Part part{thought ? Part::Kind::thought : Part::Kind::text, std::string(text)};
+  part.apart = !begun_ && told;
+  begun_ = told = true;
+  serve::append(parts, std::move(part));
+}
+
+// A message stays text if it is no call after all.
+void AnswerParts::tell_message_call(std::vector<Part>& parts) {
+  const ChannelHeader& header = messages_->header();
+  const std::string content = std::exchange(called_with_, {});
+  std::string arguments = message_arguments(header, content, *rules_.tools);
+  if (arguments.empty()) return tell_run(parts, ChannelHeader::Kind::text, content);
+  parts.push_back(call_named(header.function(), std::move(arguments)));
+  if (rules_.one_call) state_ = State::over;
 }
 
 }  // namespace fidelio::serve

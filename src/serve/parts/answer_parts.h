@@ -6,10 +6,14 @@
 //
 // Text that may still become a mark is held back. Text that looks like a call and is none stays text, so nothing is
 // lost.
+//
+// An answer of gpt-oss consists of messages (text/channels.h): thoughts, texts and calls in any order.
 #pragma once
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "serve/parts/call_forms.h"
@@ -29,7 +33,8 @@ class AnswerParts {
   explicit AnswerParts(PartsRules rules);
   std::vector<Part> push(const std::string& text);
   std::vector<Part> finish();
-  bool thinks() const { return state_ == State::thought || state_ == State::call_in_thought; }
+  bool thinks() const;
+  bool in_header() const { return messages_ && messages_->in_header(); }  // The newest text is a message's header.
   bool over() const { return state_ == State::over; }  // It is true if nothing that follows can be a part.
 
  private:
@@ -42,13 +47,22 @@ class AnswerParts {
   bool read_call_in_thought(std::vector<Part>& parts, bool last);
   void tell_calls(std::vector<Part>& parts, std::vector<Part> calls, size_t size);
   bool has_news(bool last);
+  void read_messages(std::vector<Part>& parts, bool last);
+  void tell_run(std::vector<Part>& parts, ChannelHeader::Kind kind, std::string_view text);
+  void tell_message_call(std::vector<Part>& parts);
 
   PartsRules rules_;
   State state_;
   bool called_ = false;
-  size_t form_ = 0;    // It is the form of the call whose mark was found.
-  size_t looked_ = 0;  // A call was searched in this much of the held text.
+  size_t form_ = 0;          // It is the form of the call whose mark was found.
+  size_t looked_ = 0;        // A call was searched in this much of the held text.
+  bool drop_break_ = false;  // If true, a line break that comes next belongs to the mark of a thought.
   std::string held_;
+  // The following members belong to an answer in messages.
+  std::optional<ChannelReader> messages_;
+  std::string called_with_;                        // It is the content so far of a message that is a call.
+  bool begun_ = false;                             // The newest message has been told in part.
+  bool thought_told_ = false, text_told_ = false;  // There were such messages before.
 };
 
 // Appends a part; consecutive texts of one kind are joined.

@@ -142,10 +142,16 @@ CallRead read_tool_code(std::string_view text, bool last, const Tools& tools) {
   return python_calls(r, tools, "```", false);
 }
 
-CallRead read_function_gemma(std::string_view text, bool last, const Tools&) {
+CallRead read_function_gemma(std::string_view text, bool last, const Tools& tools) {
   Reading r(text, last);
   r.take("<start_function_call>");
-  return escaped_calls(r);
+  return escaped_calls(r, tools, "<escape>", "<end_function_call>");
+}
+
+CallRead read_gemma4(std::string_view text, bool last, const Tools& tools) {
+  Reading r(text, last);
+  r.take("<|tool_call>");
+  return escaped_calls(r, tools, "<|\"|>", "<tool_call|>");
 }
 
 constexpr std::string_view kDeepSeekAll = "<｜tool▁calls▁begin｜>", kDeepSeekAllEnd = "<｜tool▁calls▁end｜>",
@@ -200,9 +206,10 @@ constexpr std::array kCallForms = {CallForm{"<tool_call>", read_tool_call},
                                    CallForm{"<function_calls>", read_olmo},
                                    CallForm{"```tool_code", read_tool_code},
                                    CallForm{"<start_function_call>", read_function_gemma},
+                                   CallForm{"<|tool_call>", read_gemma4},
                                    CallForm{"<seed:tool_call>", read_seed}};
 
-constexpr std::array<std::string_view, 27> kCallMarks = {"<tool_call>",
+constexpr std::array<std::string_view, 30> kCallMarks = {"<tool_call>",
                                                          "</tool_call>",
                                                          "[TOOL_CALLS]",
                                                          "[CALL_ID]",
@@ -224,6 +231,9 @@ constexpr std::array<std::string_view, 27> kCallMarks = {"<tool_call>",
                                                          "</tool_calls>",
                                                          "<start_function_call>",
                                                          "<end_function_call>",
+                                                         "<|tool_call>",
+                                                         "<tool_call|>",
+                                                         "<|\"|>",
                                                          "<arg_key>",
                                                          "</arg_key>",
                                                          "<arg_value>",

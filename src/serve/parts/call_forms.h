@@ -20,6 +20,9 @@ struct Part {
   enum class Kind : uint8_t { thought, text, call } kind = Kind::text;
   std::string text{};        // For a call these are the arguments, as JSON.
   std::string name{}, id{};  // They belong to a call.
+  bool apart = false;        // It begins a message of its own, and others of its kind came before it.
+  // Returns the text as it continues those of the same kind before it.
+  std::string joined() const { return (apart ? "\n\n" : "") + text; }
 };
 
 // This is a tool of the request. Some forms write every argument as bare text, which gets its type from the schema.

@@ -376,66 +376,75 @@ CallRead python_calls(Reading& r, const Tools& tools, std::string_view close, bo
 
 namespace {
 
-// The functions below read FunctionGemma's values.
-constexpr std::string_view kEscape = "<escape>";
+// This reads the values of FunctionGemma and Gemma 4. Texts and keys may stand between quotes, which are tokens of
+// their own; everything else is bare.
+struct Escaped {
+  Reading& r;
+  std::string_view quote;
 
-bool escaped_value(Reading& r, std::string& json, int depth);
-
-bool escaped_members(Reading& r, std::string& json, int depth) {
-  Members members;
-  r.blanks();
-  while (!r.take("}")) {
-    std::string_view key;
-    std::string value;
-    if (r.unsure()) return false;
-    if (r.take(kEscape) ? !r.until(kEscape, key) || !r.take(":") : !r.until(":", key)) return false;
-    if (!escaped_value(r, value, depth + 1)) return false;
-    members.add(trimmed(key), value);
+  bool members(std::string& json, int depth) {
+    Members members;
     r.blanks();
-    if (!r.take(",") && !r.is("}")) return false;
-    r.blanks();
-  }
-  json += members.text();
-  return true;
-}
-
-bool escaped_value(Reading& r, std::string& json, int depth) {
-  if (depth > kMaxNesting) return false;
-  r.blanks();
-  std::string_view text;
-  if (r.take(kEscape)) {
-    if (!r.until(kEscape, text)) return false;
-    json += json_of_text(text);
+    while (!r.take("}")) {
+      std::string_view key;
+      std::string value;
+      if (r.unsure()) return false;
+      const bool quoted = r.take(quote);
+      if (quoted ? !r.until(quote, key) || !r.take(":") : !r.until(":", key)) return false;
+      if (!this->value(value, depth + 1)) return false;
+      members.add(quoted ? std::string(key) : trimmed(key), value);
+      r.blanks();
+      if (!r.take(",") && !r.is("}")) return false;
+      r.blanks();
+    }
+    json += members.text();
     return true;
   }
-  if (r.unsure()) return false;
-  if (r.take("{")) return escaped_members(r, json, depth);
-  if (r.take("[")) {
+
+  bool value(std::string& json, int depth) {
+    if (depth > kMaxNesting) return false;
+    r.blanks();
+    std::string_view text;
+    if (r.take(quote)) {
+      if (!r.until(quote, text)) return false;
+      json += json_of_text(text);
+      return true;
+    }
+    if (r.unsure()) return false;
+    if (r.take("{")) return members(json, depth);
+    if (r.take("[")) return items(json, depth);
+    const size_t begin = r.at();
+    while (!r.ended() && std::string_view(",}]").find(r.next()) == std::string_view::npos) r.go_to(r.at() + 1);
+    if (r.ended()) return false;
+    const std::string word = in_json(trimmed(r.between(begin, r.at())));
+    json += is_json(word) ? word : json_of_text(word);
+    return true;
+  }
+
+  bool items(std::string& json, int depth) {
     json += '[';
     for (bool first = true; r.blanks(), !r.take("]"); first = false) {
       if (!first) json += ',';
-      if (!escaped_value(r, json, depth + 1)) return false;
+      if (!value(json, depth + 1)) return false;
       r.blanks();
       if (!r.take(",") && !r.is("]")) return false;
     }
     json += ']';
     return true;
   }
-  const size_t begin = r.at();
-  while (!r.ended() && std::string_view(",}]").find(r.next()) == std::string_view::npos) r.go_to(r.at() + 1);
-  if (r.ended()) return false;
-  const std::string word = in_json(trimmed(r.between(begin, r.at())));
-  json += is_json(word) ? word : json_of_text(word);
-  return true;
-}
+};
 
 }  // namespace
 
-CallRead escaped_calls(Reading& r) {
+CallRead escaped_calls(Reading& r, const Tools& tools, std::string_view quote, std::string_view close) {
   std::string name, arguments;
   r.blanks();
-  if (!r.take("call:") || !r.word(name) || !r.take("{") || !escaped_members(r, arguments, 0)) return r.missing();
-  return closed_calls(r, {call_named(name, arguments)}, "<end_function_call>");
+  if (!r.take("call:") || !r.word(name, "_-.:") || !r.take("{")) return r.missing();
+  if (!Escaped{r, quote}.members(arguments, 0)) return r.missing();
+  // Some models write the namespace of a function before its name.
+  if (const size_t colon = name.rfind(':'); colon != std::string::npos && tool_of(tools, name) == nullptr)
+    name.erase(0, colon + 1);
+  return closed_calls(r, {call_named(name, arguments)}, close);
 }
 
 }  // namespace fidelio::serve

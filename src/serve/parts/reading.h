@@ -86,7 +86,8 @@ CallRead closed_calls(Reading& r, std::vector<Part> calls, std::string_view clos
 // It reads <function=..><parameter=..>.
 CallRead function_calls(Reading& r, const Tools& tools, std::string_view close);
 CallRead keyed_calls(Reading& r, const Tools& tools);  // It reads name<arg_key>..<arg_value>.. .
-CallRead escaped_calls(Reading& r);                    // It reads call:name{key:<escape>..<escape>}.
+// Reads call:name{key:QUOTE..QUOTE,number:1}, as FunctionGemma and Gemma 4 write it, each with a quote of its own.
+CallRead escaped_calls(Reading& r, const Tools& tools, std::string_view quote, std::string_view close);
 // Reads name(key=value, ...), perhaps several in brackets. If `bare`, the names must be those of tools and the calls
 // must end the text.
 CallRead python_calls(Reading& r, const Tools& tools, std::string_view close, bool bare);

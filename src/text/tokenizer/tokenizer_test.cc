@@ -23,6 +23,7 @@ using Ids = std::vector<int32_t>;
 
 const std::string kSource = FIDELIO_SOURCE_DIR;
 const std::string kData = kSource + "/src/text/testdata/tokenizer_";
+const std::string kCases = kSource + "/src/text/testdata/cases/tokenizer_";
 
 // This tokenizer splits on spaces and is byte level. "ab" is merged in two steps, and "cd" is in the vocabulary without
 // a merge.
@@ -77,7 +78,7 @@ class TokenizerFixture : public ::testing::TestWithParam<std::string> {
     if (GetParam().starts_with("quill")) return Tokenizer::load(kSource + "/models/" + GetParam());
     return Tokenizer::from_json(read_text_file(kData + GetParam() + ".json"));
   }
-  json cases() const { return json::parse(read_text_file(kData + GetParam() + ".cases.json")); }
+  json cases() const { return json::parse(read_text_file(kCases + GetParam() + ".json")); }
 };
 
 TEST_P(TokenizerFixture, EncodesAsHuggingFace) {
@@ -142,8 +143,8 @@ TEST_P(TokenizerFixture, EncodesWholeFilesAsHuggingFace) {
 
 INSTANTIATE_TEST_SUITE_P(Families, TokenizerFixture,
                          ::testing::Values("llama3", "qwen", "llama2", "metaspace_first", "metaspace_always",
-                                           "gpt2_digits", "mixed", "tekken", "o200k", "gemma", "qwen35", "quill-26m",
-                                           "quill-1m"),
+                                           "gpt2_digits", "mixed", "tekken", "o200k", "gemma", "qwen35", "harmony",
+                                           "gemma4", "quill-26m", "quill-1m"),
                          [](const auto& info) {
                            std::string name = info.param;
                            std::replace(name.begin(), name.end(), '-', '_');
