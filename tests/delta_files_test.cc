@@ -57,6 +57,15 @@ TEST(DeltaPredictor, TravelsWithTheModel) {
   EXPECT_FALSE(Checkpoint::open(tiny_model("qwen3_5_image")).config().predictor);
 }
 
+// Copies a tiny model, which has no tokenizer, with any that fits.
+std::string with_tokenizer(const std::string& name, const std::string& folder) {
+  copy_model(tiny_model(name), folder);
+  std::ofstream(folder + "/tokenizer.json") << R"({"version":"1.0","added_tokens":[],"decoder":{"type":"ByteLevel"},
+    "pre_tokenizer":{"type":"ByteLevel","add_prefix_space":false,"use_regex":true},
+    "model":{"type":"BPE","vocab":{"a":0,"b":1,"ab":2},"merges":[["a","b"]]}})";
+  return folder;
+}
+
 class GgufDelta : public testing::TestWithParam<std::string> {
  protected:
   std::string golden() const { return source_path("tests/golden/gguf/" + GetParam() + ".gguf"); }
@@ -83,11 +92,7 @@ TEST_P(GgufDelta, IsTheModelOfTheFolder) {
       for (size_t i = 0; i < a.size(); ++i)
         EXPECT_NEAR(a[i], b[i], which == DeltaTensor::log_rate ? 0x1p-21 : 0) << delta_name(layer, which);
     }
-  if (GetParam() == "qwen3_5") {
-    EXPECT_THAT(read.notes(), ElementsAre(HasSubstr("the part that predicts further tokens (nextn)")));
-  } else {
-    EXPECT_THAT(read.notes(), IsEmpty());
-  }
+  EXPECT_THAT(read.notes(), IsEmpty());
   const std::vector<float> expected = golden_logits(GetParam());
   const auto runner = make_cpu_runner(read, exact_options());
   const std::vector<float> logits =
@@ -96,6 +101,43 @@ TEST_P(GgufDelta, IsTheModelOfTheFolder) {
   const auto v = static_cast<size_t>(read.config().v);
   for (size_t row = 0; row < logits.size() / v; ++row)
     EXPECT_LE(relative_distance(std::span(logits).subspan(row * v, v), std::span(expected).subspan(row * v, v)), 1e-5);
+}
+
+// The converter's file has a predictor that was made of the model's last layer and its final norm.
+TEST(GgufPredictor, IsReadFromTheConvertersFile) {
+  const Checkpoint read = Checkpoint::open(source_path("tests/golden/gguf/qwen3_5.gguf"));
+  ASSERT_TRUE(read.config().predictor);
+  const int last = read.config().L - 1;
+  for (LinearId id : predictor_linears_of(read.config())) {
+    if (id.role == Role::join) continue;
+    EXPECT_EQ(decode(read.linear(id)), decode(read.linear({last, id.role}))) << to_string(id);
+  }
+  for (const Norm which : {Norm::attn, Norm::mlp, Norm::q, Norm::k})
+    EXPECT_EQ(read.norm(kPredictorLayer, which), read.norm(last, which));
+  for (const Norm which : {Norm::token, Norm::before, Norm::predicted})
+    EXPECT_EQ(read.norm(-1, which), read.norm(-1, Norm::final));
+}
+
+// Our file has the predictor's tensors under the names that the converter gives them, and is read as the same block.
+TEST(GgufPredictor, IsWrittenAsTheConverterDoes) {
+  const TestFolder folder;
+  for (const std::string name : {"qwen3_5_mtp", "qwen3_5_moe_mtp"}) {
+    SCOPED_TRACE(name);
+    const Checkpoint source = Checkpoint::open(with_tokenizer(name, folder / name));
+    export_gguf(source, folder / (name + ".gguf"), true);
+    const Checkpoint again = Checkpoint::open(folder / (name + ".gguf"));
+    ASSERT_TRUE(again.config().predictor);
+    for (LinearId id : predictor_linears_of(source.config()))
+      EXPECT_EQ(decode(again.linear(id)), decode(source.linear(id))) << to_string(id);
+    for (const auto& [layer, norm] : predictor_norms_of(source.config()))
+      EXPECT_EQ(again.norm(layer, norm), source.norm(layer, norm));
+  }
+  const auto theirs = gguf::File::open(source_path("tests/golden/gguf/qwen3_5.gguf")),
+             ours = gguf::File::open(folder / "qwen3_5_mtp.gguf");
+  for (const auto& [name, tensor] : theirs->tensors()) EXPECT_TRUE(ours->tensors().contains(name)) << name;
+  EXPECT_EQ(ours->tensors().size(), theirs->tensors().size());
+  for (const char* key : {"qwen35.block_count", "qwen35.nextn_predict_layers"})
+    EXPECT_EQ(ours->integer(key), theirs->integer(key)) << key;
 }
 
 std::vector<float> values_of(const gguf::StoredMatrix& m) {
@@ -109,12 +151,7 @@ std::vector<float> values_of(const gguf::StoredMatrix& m) {
 // torch's exponential and ours may differ in their last bits.
 TEST_P(GgufDelta, ExportsHoldWhatTheConverterWrites) {
   const TestFolder folder;
-  copy_model(tiny_model(GetParam()), folder / "model");
-  std::ofstream(folder / "model/tokenizer.json")
-      << R"({"version":"1.0","added_tokens":[],"decoder":{"type":"ByteLevel"},
-    "pre_tokenizer":{"type":"ByteLevel","add_prefix_space":false,"use_regex":true},
-    "model":{"type":"BPE","vocab":{"a":0,"b":1,"ab":2},"merges":[["a","b"]]}})";
-  const Checkpoint model = Checkpoint::open(folder / "model");
+  const Checkpoint model = Checkpoint::open(with_tokenizer(GetParam(), folder / "model"));
   export_gguf(model, folder / "out.gguf", true);
   const auto converted = gguf::File::open(golden()), ours = gguf::File::open(folder / "out.gguf");
   size_t compared = 0;

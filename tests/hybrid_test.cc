@@ -1,6 +1,5 @@
 // These tests quantise and compress models with gated delta nets as a user does, from the command line to the
-// certificate. The models have random weights, the tokenizer of quill-1m, and layers of both kinds, with one MLP or
-// with experts and a shared one.
+// certificate.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -10,8 +9,8 @@
 #include "core/hash.h"
 #include "core/rng.h"
 #include "eval/fidelity/logit_pass.h"
-#include "io/checkpoint.h"
-#include "io/hf_config.h"
+#include "io/export/export.h"
+#include "io/hybrid_fixture.h"
 #include "models.h"
 
 namespace fidelio {
@@ -19,67 +18,6 @@ namespace {
 
 using nlohmann::json;
 using testing::HasSubstr;
-
-json config_of(bool experts) {
-  json config = {{"architectures", {experts ? "Qwen3_5MoeForCausalLM" : "Qwen3_5ForCausalLM"}},
-                 {"model_type", experts ? "qwen3_5_moe_text" : "qwen3_5_text"},
-                 {"hidden_size", 64},
-                 {"intermediate_size", 96},
-                 {"num_hidden_layers", 2},
-                 {"num_attention_heads", 2},
-                 {"num_key_value_heads", 1},
-                 {"head_dim", 32},
-                 {"vocab_size", 2048},
-                 {"max_position_embeddings", 512},
-                 {"rms_norm_eps", 1e-6},
-                 {"rope_theta", 1e4},
-                 {"partial_rotary_factor", 0.25},
-                 {"tie_word_embeddings", false},
-                 {"hidden_act", "silu"},
-                 {"full_attention_interval", 2},
-                 {"linear_num_key_heads", 2},
-                 {"linear_num_value_heads", 4},
-                 {"linear_key_head_dim", 16},
-                 {"linear_value_head_dim", 24},
-                 {"linear_conv_kernel_dim", 4},
-                 {"torch_dtype", "bfloat16"}};
-  if (experts)
-    config.update({{"num_experts", 3},
-                   {"num_experts_per_tok", 2},
-                   {"moe_intermediate_size", 32},
-                   {"shared_expert_intermediate_size", 48}});
-  return config;
-}
-
-// Linears keep the size of their input. Norms are stored less one, except those of delta nets.
-void write_hybrid(const std::string& folder, bool experts) {
-  std::filesystem::create_directories(folder);
-  const std::string text = config_of(experts).dump();
-  write_file_atomically(folder + "/config.json", text);
-  copy_companions(Checkpoint::open(source_path("models/quill-1m")).texts(), folder);
-  const ModelConfig c = parse_config(text, "config.json");
-  Rng rng(11);
-  std::vector<TensorToWrite> tensors;
-  const auto add = [&](const std::string& name, const Shape& shape, double mean, double spread) {
-    OwnedTensor t = OwnedTensor::allocate(DType::bf16, shape);
-    for (bf16& x : t.as<bf16>()) x = to_bf16(static_cast<float>(mean + spread * rng.normal()));
-    tensors.push_back(to_write(name, std::move(t)));
-  };
-  std::vector<LinearId> linears = linears_of(c);
-  const std::vector<LinearId> fixed = fixed_linears_of(c);
-  linears.insert(linears.end(), fixed.begin(), fixed.end());
-  for (LinearId id : linears)
-    add(weight_name(id), shape_of(c, id), 0, 1 / std::sqrt(static_cast<double>(shape_of(c, id)[1])));
-  for (const auto& [layer, norm] : norms_of(c))
-    add(norm_name(c, layer, norm), {norm_size(c, norm)}, norm == Norm::delta ? 1 : 0, 0.2);
-  for (const std::string& router : router_names(c)) add(router, {c.experts, c.d}, 0, 0.1);
-  for (const int layer : delta_layers(c)) {
-    add(delta_name(layer, DeltaTensor::convolution), delta_shape(c, DeltaTensor::convolution), 0, 0.5);
-    add(delta_name(layer, DeltaTensor::log_rate), delta_shape(c, DeltaTensor::log_rate), 0, 0.5);
-    add(delta_name(layer, DeltaTensor::step_bias), delta_shape(c, DeltaTensor::step_bias), -3, 0.5);
-  }
-  write_sharded_safetensors(folder, tensors, 1'000'000'000, {{"format", "pt"}});
-}
 
 struct Hybrids : testing::TestWithParam<bool> {
   Hybrids() {
@@ -97,6 +35,33 @@ struct Hybrids : testing::TestWithParam<bool> {
 INSTANTIATE_TEST_SUITE_P(Kinds, Hybrids, testing::Bool(),
                          [](const auto& info) { return info.param ? "Experts" : "Dense"; });
 
+// The block that predicts a token more has 8 bits: a weight is off by less than a step, of which the largest weight of
+// its row has 127. Everything else of the block is as it was.
+void expect_rounded_predictor(const Checkpoint& source, const Checkpoint& made) {
+  ASSERT_TRUE(made.config().predictor);
+  for (LinearId id : predictor_linears_of(source.config())) {
+    SCOPED_TRACE(to_string(id));
+    const std::vector<float> a = decode(source.linear(id)), b = decode(made.linear(id));
+    if (is_fixed(id.role)) {
+      EXPECT_EQ(a, b);
+      continue;
+    }
+    EXPECT_EQ(to_string(made.format(id)), "int8g32s8");
+    const auto in = static_cast<size_t>(shape_of(source.config(), id)[1]);
+    for (size_t row = 0; row < a.size(); row += in) {
+      float largest = 0, furthest = 0;
+      for (size_t i = row; i < row + in; ++i) {
+        largest = std::max(largest, std::abs(a[i]));
+        furthest = std::max(furthest, std::abs(a[i] - b[i]));
+      }
+      EXPECT_LE(furthest, largest / 127);
+      EXPECT_GT(furthest, 0);
+    }
+  }
+  for (const auto& [layer, norm] : predictor_norms_of(source.config()))
+    EXPECT_EQ(made.norm(layer, norm), source.norm(layer, norm));
+}
+
 // What is written has every tensor of the source that is no linear, bit for bit, and opens as the same model.
 TEST_P(Hybrids, AreQuantisedOnText) {
   run("fidelio quantize source --method gptq --format int4g32z --calibration short.txt --calibration-tokens 2048 "
@@ -111,6 +76,7 @@ TEST_P(Hybrids, AreQuantisedOnText) {
     EXPECT_EQ(decode(made.linear(id)), decode(source.linear(id))) << to_string(id);
   for (const int layer : delta_layers(source.config()))
     for (const DeltaTensor which : kDeltaTensors) EXPECT_EQ(made.delta(layer, which), source.delta(layer, which));
+  expect_rounded_predictor(source, made);
   const json facts = json::parse(run("fidelio inspect made --json -").out);
   EXPECT_EQ(facts["config"]["delta_layers"], 1);
   // Four heads of 16 x 24 and three rows of 2 x 32 + 96 columns, in FP32.
@@ -120,7 +86,7 @@ TEST_P(Hybrids, AreQuantisedOnText) {
 
 // A plan counts what is never quantised: it and the header make up the file, whose size is the one that was foreseen.
 TEST_P(Hybrids, AreCompressedAndCertified) {
-  run("fidelio compress source --bits 7 --formats int4g32z,int8g32z --calibration-tokens 2048 --search-tokens 512 "
+  run("fidelio compress source --bits 8 --formats int4g32z,int8g32z --calibration-tokens 2048 --search-tokens 512 "
       "--context 128 --text short.txt -o plan --table table.json --json made.json --report page.html --threads 2");
   const json table = json::parse(read_text_file(folder / "table.json")),
              made = json::parse(read_text_file(folder / "made.json"));
@@ -134,17 +100,57 @@ TEST_P(Hybrids, AreCompressedAndCertified) {
     want.insert(want.end(), {layer + "gate_up", layer + "down"});
   }
   EXPECT_EQ(names, want);
-  EXPECT_LE(made["bits_per_parameter"], 7);
+  EXPECT_LE(made["bits_per_parameter"], 8);
   const Checkpoint source = Checkpoint::open(folder / "source");
   int64_t fixed = 0;
   for (const auto& [layer, norm] : norms_of(source.config())) fixed += 2 * norm_size(source.config(), norm);
   for (LinearId id : fixed_linears_of(source.config())) fixed += 2 * shape_of(source.config(), id).elements();
   fixed += 2 * std::ssize(routed_layers(source.config())) * source.config().experts * source.config().d;
   for (const DeltaTensor which : kDeltaTensors) fixed += 2 * delta_shape(source.config(), which).elements();
+  for (LinearId id : predictor_linears_of(source.config())) {
+    const Shape shape = shape_of(source.config(), id);
+    fixed += is_fixed(id.role) ? 2 * shape.elements() : stored_bytes(parse_format("int8g32s8"), shape[0], shape[1]);
+  }
+  for (const auto& [layer, norm] : predictor_norms_of(source.config())) fixed += 2 * norm_size(source.config(), norm);
+  if (GetParam()) fixed += 2 * source.config().experts * source.config().d;
   EXPECT_EQ(table["fixed_bytes"], fixed);
+  expect_rounded_predictor(source, Checkpoint::open(folder / "plan"));
   EXPECT_THAT(read_text_file(folder / "page.html"), HasSubstr("Sensitivity by part"));
   EXPECT_THAT(run("fidelio certify plan --reference source --text short.txt --threads 2").out,
               HasSubstr("The certificate holds"));
+}
+
+// `draft` measures the predictor as it stands in the file. An answer is the same with it, and after an export to GGUF,
+// which holds it. compressed-tensors does not, and says so.
+TEST_P(Hybrids, DraftWithTheirPredictor) {
+  // Value heads and inputs are as wide as blocks of a GGUF file, which has the heads in another order.
+  json wide = {{"linear_value_head_dim", 32}};
+  if (GetParam()) wide["shared_expert_intermediate_size"] = 64;
+  write_hybrid(folder / "wide", GetParam(), wide);
+  run("fidelio quantize wide --method rtn --format int8g32 --embedding int8g32 --predictor int4g32z -o made");
+  const json facts = json::parse(run("fidelio inspect made --json -").out);
+  EXPECT_EQ(facts["predictor"]["format"], "int4g32z");
+  EXPECT_GT(facts["as_they_are"]["tensors"], 0);
+  const std::string draft = "fidelio draft made --kinds mtp --plain --limit 8 --max-tokens 32 --threads 2 --dry-run ";
+  const json report = json::parse(run(draft + "--head-tokens 0 --json -").out);
+  ASSERT_EQ(report["kinds"].size(), 1u);
+  const json& kind = report["kinds"][0];
+  const int64_t fixed = GetParam() ? 2 * 64 : 0;  // the shared expert's gate
+  EXPECT_EQ(kind["kind"], "mtp");
+  EXPECT_EQ(kind["bytes"], facts["predictor"]["bytes"].get<int64_t>() + fixed);
+  EXPECT_GT(kind["rows"], 0);
+  EXPECT_LT(kind["bytes_share"], 1);
+  EXPECT_THAT(run(draft).out, HasSubstr("the model's predictor"));
+  const std::string answer = "-p 'The package contains' -n 24 --threads 2 --activations f32";
+  const std::string plain = run("fidelio generate made " + answer).out;
+  EXPECT_EQ(run("fidelio generate made --draft mtp " + answer).out, plain);
+  run("fidelio export made --to gguf --exact -o made.gguf");
+  EXPECT_TRUE(Checkpoint::open(folder / "made.gguf").config().predictor);
+  EXPECT_EQ(run("fidelio generate made.gguf --draft mtp " + answer).out, plain);
+  EXPECT_THAT(run("fidelio export made --to compressed-tensors -o ct").out,
+              HasSubstr("the part that predicts further tokens (mtp"));
+  EXPECT_FALSE(Checkpoint::open(folder / "ct").config().predictor);
+  EXPECT_THAT(run_command(folder.path(), "fidelio draft ct --kinds mtp").err, HasSubstr("no block that predicts"));
 }
 
 // A text that does not fit into a batch is fed in chunks, with its state kept between them. Its logits are those of the

@@ -67,12 +67,15 @@ LinearId parse_linear_id(std::string_view text) {
   if (text == "embedding") return {-1, Role::embedding};
   if (text == "head") return {-1, Role::head};
   std::string_view rest = text;
-  const int layer = take_number(rest, "layers."), expert = take_number(rest, "experts.");
+  constexpr std::string_view kPredictor = "predictor.";
+  const bool predicts = rest.starts_with(kPredictor);
+  if (predicts) rest.remove_prefix(kPredictor.size());
+  const int layer = predicts ? kPredictorLayer : take_number(rest, "layers."), expert = take_number(rest, "experts.");
   for (const RoleName& row : kRoleNames) {
-    if (is_fixed(row.role) || row.role == Role::join) continue;
+    if (is_fixed(row.role) || (row.role == Role::join && !predicts)) continue;
     const LinearId id{layer, row.role, expert};
     const bool in_mlp = row.role == Role::gate || row.role == Role::up || row.role == Role::down;
-    if (rest == row.name && layer >= 0 && (expert < 0 || in_mlp) && to_string(id) == text)
+    if (rest == row.name && (layer >= 0 || predicts) && (expert < 0 || in_mlp) && to_string(id) == text)
       return id;  // the comparison with `text` rejects leading zeros
   }
   throw Error(

@@ -18,6 +18,7 @@
 #include "core/foreign/units.h"
 #include "core/progress.h"
 #include "io/checkpoint_files.h"
+#include "quant/quantize_model.h"
 #include "sensitivity/gamma.h"
 
 namespace fidelio {
@@ -189,9 +190,15 @@ MadeCheckpoint finish(Desk& desk, Runners& runners, Search& search, const Measur
   certificate.overlap = desk.uses.overlap();
   certificate.tasks = found.tasks;
   if (desk.job.answers > 0) certificate.answers = search.measurer().answers();
-  write_checkpoint(
-      out, desk.source, desk.quantised_formats(measured.table, found.plan),
-      [&](LinearId id) { return built.weights.at(id); }, provenance_of(desk, measured, found, built, certificate));
+  std::map<LinearId, FormatSpec> formats = desk.quantised_formats(measured.table, found.plan);
+  const std::map<LinearId, FormatSpec> own = predictor_formats(desk.source);
+  const std::map<LinearId, LinearWeight> predictor = quantize_predictor(desk.source, own, desk.pool);
+  formats.insert(own.begin(), own.end());
+  const auto weight = [&](LinearId id) {
+    const auto there = predictor.find(id);
+    return there == predictor.end() ? built.weights.at(id) : there->second;
+  };
+  write_checkpoint(out, desk.source, formats, weight, provenance_of(desk, measured, found, built, certificate));
   write_own_text(desk, out);
   MadeCheckpoint made = written(desk, out);
   const int64_t bytes = made.file_bytes, most = desk.budget.bytes();

@@ -129,12 +129,17 @@ Checkpoint Checkpoint::open(ModelSource source) {
   Checkpoint c(std::move(source));
   const std::string& folder = c.folder();
   c.config_ = load_config(c.texts());
-  c.config_.predictor = has_predictor(c.config_, *c.source_.tensors);
   Statement said = read_statement(c.source_);
   std::map<LinearId, FormatSpec>& declared = said.formats;
+  c.config_.predictor = has_predictor(c.config_, *c.source_.tensors, [&](LinearId id) {
+    return declared.contains(id) || c.source_.linears.contains(id);
+  });
   c.provenance_ = std::move(said.provenance);
   c.written_ = std::move(said.written);
-  for (LinearId id : linears_of(c.config_)) {
+  std::vector<LinearId> linears = linears_of(c.config_);
+  std::ranges::copy_if(predictor_linears_of(c.config_), std::back_inserter(linears),
+                       [](LinearId id) { return !is_fixed(id.role); });
+  for (LinearId id : linears) {
     const auto found = declared.find(id);
     const auto foreign = c.source_.linears.find(id);
     c.formats_[id] = found != declared.end() ? found->second
@@ -204,8 +209,7 @@ StoredRows Checkpoint::stored_rows(LinearId id) const {
 OwnedTensor Checkpoint::dense(LinearId id) const { return rows_of(stored_rows(id), shape_of(config_, id)); }
 
 FormatSpec Checkpoint::format(LinearId id) const {
-  if (is_fixed(id.role) || id.layer == kPredictorLayer)
-    return dense_spec(stored_rows(id).matrix.view.dtype, weight_name(id));
+  if (is_fixed(id.role)) return dense_spec(stored_rows(id).matrix.view.dtype, weight_name(id));
   const auto found = formats_.find(id);
   check(found != formats_.end(), "{} has no linear {}", folder(), to_string(id));
   return found->second;
@@ -459,7 +463,9 @@ void write_checkpoint(const std::string& folder, const Checkpoint& source,
     const auto found = replaced.find(name);
     tensors.push_back(to_write(name, found == replaced.end() ? source.tensor(name) : found->second));
   };
-  for (LinearId id : linears_of(c)) {
+  std::vector<LinearId> linears = linears_of(c);
+  std::ranges::copy(kept_linears_of(c), std::back_inserter(linears));
+  for (LinearId id : linears) {
     const auto found = formats.find(id);
     const FormatSpec spec = found == formats.end() ? source.format(id) : found->second;
     const Shape shape = shape_of(c, id);
@@ -481,11 +487,6 @@ void write_checkpoint(const std::string& folder, const Checkpoint& source,
   }
   for (auto [layer, which] : norms_of(c)) beside(norm_name(c, layer, which));
   for (auto [layer, which] : predictor_norms_of(c)) beside(norm_name(c, layer, which));
-  for (const LinearId id : kept_linears_of(c)) {
-    const Shape shape = shape_of(c, id);
-    declare(id, allocate_weight(source.format(id), shape[0], shape[1]),
-            [&source](LinearId i) { return source.linear(i); });
-  }
   for (const auto& [name, shape] : tensors_of_routers(c)) beside(name);
   if (c.predictor && has_experts(c, kPredictorLayer)) beside(router_name(c, kPredictorLayer));
   for (const int layer : delta_layers(c))

@@ -78,14 +78,15 @@ void note_parts(const ModelConfig& config, const TensorFiles& files, std::vector
 
 }  // namespace
 
-bool has_predictor(const ModelConfig& config, const TensorFiles& files) {
+bool has_predictor(const ModelConfig& config, const TensorFiles& files, const std::function<bool(LinearId)>& is_known) {
   if (config.delta.value_heads == 0) return false;  // other families have none that is known here
   ModelConfig with = config;
   with.predictor = true;
   const auto there = [&](const std::string& name) { return files.contains(stored_name(files, name)); };
-  return std::ranges::all_of(
-             predictor_linears_of(with),
-             [&](LinearId id) { return there(weight_name(id)) || there(fused_name(with, id).weight); }) &&
+  return std::ranges::all_of(predictor_linears_of(with),
+                             [&](LinearId id) {
+                               return is_known(id) || there(weight_name(id)) || there(fused_name(with, id).weight);
+                             }) &&
          std::ranges::all_of(predictor_norms_of(with),
                              [&](const auto& norm) { return there(norm_name(with, norm.first, norm.second)); }) &&
          (!has_experts(with, kPredictorLayer) || there(router_name(with, kPredictorLayer)));

@@ -1,9 +1,10 @@
 // This file finds weights in a folder that are not read.
 #pragma once
+#include <functional>
 #include <string>
 #include <vector>
 
-#include "arch/model_config.h"
+#include "arch/weight_names.h"
 #include "io/tensor_files.h"
 
 namespace fidelio {
@@ -18,8 +19,8 @@ namespace fidelio {
 // Other tensors outside the layers, and buffers, do not count.
 std::vector<std::string> left_out(const ModelConfig& config, const TensorFiles& files);
 
-// Tells whether the files have every tensor of the block that predicts a token more (ModelConfig::predictor), and hold
-// its matrices as plain numbers.
-bool has_predictor(const ModelConfig& config, const TensorFiles& files);
+// Tells whether a model has the whole block that predicts a token more (ModelConfig::predictor): its files hold every
+// tensor of it, its matrices as plain numbers, or its source knows how to read a matrix.
+bool has_predictor(const ModelConfig& config, const TensorFiles& files, const std::function<bool(LinearId)>& is_known);
 
 }  // namespace fidelio

@@ -482,4 +482,30 @@ void quantize_model_gptq(Runner& runner, const Checkpoint& source, const Dataset
                  (unseen + 1) / 2, std::ssize(routed_layers(config)) * config.experts);
 }
 
+std::map<LinearId, FormatSpec> predictor_formats(const Checkpoint& source, const FormatSpec& format) {
+  std::map<LinearId, FormatSpec> formats;
+  const ModelConfig& c = source.config();
+  if (c.rotated || c.kept_columns > 0) return formats;
+  for (const LinearId id : predictor_linears_of(c)) {
+    if (is_fixed(id.role) || !source.format(id).is_dense()) continue;
+    const Shape shape = shape_of(c, id);
+    if (stored_bytes(format, shape[0], shape[1]) < stored_bytes(source.format(id), shape[0], shape[1]))
+      formats[id] = format;
+  }
+  return formats;
+}
+
+std::map<LinearId, LinearWeight> quantize_predictor(const Checkpoint& source,
+                                                    const std::map<LinearId, FormatSpec>& formats, ThreadPool& pool) {
+  std::map<LinearId, LinearWeight> made;
+  for (const auto& [id, format] : formats) {
+    const LinearWeight original = source.linear(id);
+    LinearWeight weight = quantize_rtn(format, decode(original), original.out, original.in, {}, pool);
+    weight.bias = original.bias;
+    made.emplace(id, std::move(weight));
+    source.drop(id);
+  }
+  return made;
+}
+
 }  // namespace fidelio

@@ -82,4 +82,17 @@ void quantize_model_rtn(const Checkpoint& source, const ModelQuantizer& how, Thr
 void quantize_model_gptq(Runner& runner, const Checkpoint& source, const Dataset& calibration,
                          const ModelQuantizer& how, ThreadPool& pool, const std::function<void(QuantizedLinear)>& done);
 
+// The block of a model that predicts one token more (ModelConfig::predictor) only drafts, and drafts change no answer,
+// so its matrices are rounded to nearest in one format, whatever the formats of the others are. Eight bits guess nearly
+// what the block's own numbers guess. The scales are bytes with an FP32 number a row, which hold any weights.
+inline constexpr const char* kPredictorFormat = "int8g32s8";
+// Returns the format of each matrix of the block in a model that is made from this source. A matrix that it does not
+// name stays as the source has it: one that is quantised already, or narrower, and all of them in a model whose stream
+// is rotated.
+std::map<LinearId, FormatSpec> predictor_formats(const Checkpoint& source,
+                                                 const FormatSpec& format = parse_format(kPredictorFormat));
+// Rounds these matrices to nearest.
+std::map<LinearId, LinearWeight> quantize_predictor(const Checkpoint& source,
+                                                    const std::map<LinearId, FormatSpec>& formats, ThreadPool& pool);
+
 }  // namespace fidelio

@@ -38,7 +38,6 @@ class FakeRunner : public Runner {
 
   const ModelConfig& config() const override { return config_; }
   const RunnerOptions& options() const override { return options_; }
-  int64_t weight_bytes() const override { return 0; }
   int64_t bytes_read(Reading reading) const override { return reading.high_bits == 0 ? 100 : 10 * reading.high_bits; }
   bool kinds_agree() const override { return shape_.kinds_agree && !shape_.state; }
   int64_t state_slots() const override { return states_.slots(); }

@@ -57,7 +57,6 @@ class Runner {
   virtual ~Runner() = default;
   virtual const ModelConfig& config() const = 0;
   virtual const RunnerOptions& options() const = 0;
-  virtual int64_t weight_bytes() const = 0;  // as packed in memory
   // Returns the bytes of weights that a step of few rows reads. An embedding that is not the head too does not count,
   // because only single rows of it are read. The ratio of a draft's bytes to its verifier's bounds what the draft can
   // gain.

@@ -61,11 +61,6 @@ class RunnerImpl : public Runner {
     return runner != nullptr && runner->memory_ == memory_;
   }
 
-  int64_t weight_bytes() const override {
-    int64_t bytes = 0;
-    for (LinearId id : linears_of(config_)) bytes += weights_[id]->bytes();
-    return bytes;
-  }
   int64_t bytes_read(Reading reading) const override {
     int64_t bytes = 0, of_experts = 0;
     const auto read = [&](LinearId id) { return b_.bytes_read(*weights_[id], reading); };

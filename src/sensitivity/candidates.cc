@@ -5,6 +5,8 @@
 #include <map>
 #include <numeric>
 
+#include "quant/quantize_model.h"
+
 namespace fidelio {
 
 // Rows are summed one by one and then added in order, which gives the same number for any number of threads.
@@ -176,10 +178,16 @@ int64_t fixed_bytes(const Checkpoint& source, const std::vector<LinearGroup>& gr
   for (const auto& [layer, norm] : norms_of(source.config()))
     bytes += source.tensor(norm_name(source.config(), layer, norm)).view.bytes();
   for (const auto& [name, shape] : tensors_of_routers(source.config())) bytes += source.tensor(name).view.bytes();
+  const std::map<LinearId, FormatSpec> predictor = predictor_formats(source);
   for (const LinearId id : kept_linears_of(source.config())) {
+    const auto found = predictor.find(id);
     const Shape shape = shape_of(source.config(), id);
-    bytes += stored_bytes(source.format(id), shape[0], shape[1]);
+    bytes += stored_bytes(found == predictor.end() ? source.format(id) : found->second, shape[0], shape[1]);
   }
+  for (const auto& [layer, norm] : predictor_norms_of(source.config()))
+    bytes += source.tensor(norm_name(source.config(), layer, norm)).view.bytes();
+  if (source.config().predictor && has_experts(source.config(), kPredictorLayer))
+    bytes += source.tensor(router_name(source.config(), kPredictorLayer)).view.bytes();
   for (const int layer : delta_layers(source.config()))
     for (const DeltaTensor which : kDeltaTensors) bytes += source.tensor(delta_name(layer, which)).view.bytes();
   for (const auto& [name, shared] : codebooks) bytes += shared;

@@ -46,8 +46,8 @@ double relative_error(const LinearWeight& w, const LinearWeight& original, Threa
 // Adds to every group its format in the source, at no cost, so that there is a plan for any target that the source
 // itself meets. A group whose linears differ in format gets no such option.
 void offer_source(const Checkpoint& source, const std::vector<LinearGroup>& groups, SensitivityTable& table);
-// Returns the bytes of everything that no group holds: tensors that stay as the source has them, and their shared
-// codebooks.
+// Returns the bytes of everything that no group holds: tensors that stay as the source has them, their shared
+// codebooks, and the block that predicts a token more in its own format (quant/quantize_model.h).
 int64_t fixed_bytes(const Checkpoint& source, const std::vector<LinearGroup>& groups);
 // Returns the format that a plan gives to each linear.
 std::map<LinearId, FormatSpec> formats_of(const SensitivityTable& table, const Plan& plan);

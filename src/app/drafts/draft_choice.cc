@@ -37,9 +37,10 @@ struct DraftKind {
   std::string name, draft;  // These are the kind as it was asked for, and as `--draft auto` will use it.
   Runner* runner = nullptr;
   Reading reading;
-  std::shared_ptr<Copy> copy;        // It is null if the draft reads the high bits of the model's own codes.
-  std::vector<int32_t> head_tokens;  // It is empty if the whole head is used.
-  int64_t bytes = 0;                 // It counts the memory of the draft.
+  std::shared_ptr<Copy> copy;         // It is null if the draft is a part of the model.
+  std::shared_ptr<Runner> predictor;  // It is null if the draft is no predictor.
+  std::vector<int32_t> head_tokens;   // It is empty if the whole head is used.
+  int64_t bytes = 0;                  // It counts the memory of the draft.
   double share = 1;
   DraftQuality quality;
   double seconds = 0;  // It is the time of a step.
@@ -106,6 +107,15 @@ double share_of(const DraftKind& kind, const Runner& model) {
          static_cast<double>(model.bytes_read(kind.reading.activations));
 }
 
+int64_t predictor_bytes(const Checkpoint& checkpoint) {
+  int64_t bytes = 0;
+  for (const LinearId id : predictor_linears_of(checkpoint.config())) {
+    const Shape shape = shape_of(checkpoint.config(), id);
+    bytes += stored_bytes(checkpoint.format(id), shape[0], shape[1]);
+  }
+  return bytes;
+}
+
 // Makes the runner and the reading of a kind. Returns false where it would be too large.
 bool make_kind(const RunOptions& run, const DraftChoiceOptions& o, const Checkpoint& checkpoint, Runner& model,
                const Dataset& data, CopyTuner* tuner, DraftKind& kind) {
@@ -113,6 +123,12 @@ bool make_kind(const RunOptions& run, const DraftChoiceOptions& o, const Checkpo
   if (is_high_bits(kind.name)) {
     kind.reading = {mode, kind.name[0] - '0'};
     kind.runner = &model;
+    kind.draft = kind.name;
+  } else if (is_predictor(kind.name)) {
+    kind.bytes = predictor_bytes(checkpoint);
+    kind.predictor = model.make_predictor(checkpoint);
+    kind.runner = kind.predictor.get();
+    kind.reading = mode;
     kind.draft = kind.name;
   } else {
     Copy& copy = *(kind.copy = std::make_shared<Copy>());
@@ -170,6 +186,7 @@ std::vector<std::string> kinds_to_try(const RunOptions& run, const DraftChoiceOp
   std::vector<std::string> kinds = o.kinds;
   // Grids are more accurate at the same bytes, but on a GPU integers stream at the rate of memory and grids do not.
   if (o.kinds.empty()) kinds = {"4", "lut4g64", on_gpu(run) && !o.by_bytes ? "int4g128z" : "lut3g64"};
+  if (o.kinds.empty() && model.options().predictor) kinds.emplace_back("mtp");
   std::erase_if(kinds, [&](const std::string& kind) {
     if (!is_high_bits(kind) || model.bytes_read({mode, kind[0] - '0'}) < model.bytes_read(mode)) return false;
     check(o.kinds.empty(),
@@ -192,6 +209,8 @@ nlohmann::json to_json(const DraftKind& k, const StepTimes& times) {
           {"greedy_agreement", k.quality.greedy},
           {"ear", k.quality.ear},
           {"coupled_agreement", k.quality.coupled},
+          {"greedy_by_step", k.quality.greedy_by_step},
+          {"coupled_by_step", k.quality.coupled_by_step},
           {"rows", k.quality.rows},
           {"draft_seconds", k.seconds},
           {"verify_seconds", times.verify},
@@ -212,8 +231,8 @@ const DraftKind* time_and_choose(Runner& model, Reading reading, std::vector<Dra
     DraftKind& kind = kinds[i];
     kind.seconds = times.drafts[i];
     const double draft = by_bytes ? kind.share : kind.seconds;
-    kind.greedy = predict(kind.quality.greedy, verify, draft);
-    kind.sampled = predict(kind.quality.coupled, verify, draft);
+    kind.greedy = predict(kind.quality.greedy_by_step, verify, draft);
+    kind.sampled = predict(kind.quality.coupled_by_step, verify, draft);
     rows.push_back(to_json(kind, times));
     if (kind.speedup() > (best ? best->speedup() : kWorthIt)) best = &kind;
   }
@@ -282,8 +301,17 @@ nlohmann::json choose_draft(const RunOptions& run, const DraftChoiceOptions& o,
   const TextModel model = open_model(run.model);
   check_columns_once(model.checkpoint);
   if (o.keep) check_can_keep(run.model);
-  for (const std::string& kind : o.kinds)
-    if (!is_high_bits(kind)) parse_format(kind);
+  const ModelConfig& config = model.checkpoint.config();
+  const bool predicts = config.predictor && !config.rotated;
+  for (const std::string& kind : o.kinds) {
+    if (is_predictor(kind))
+      check(predicts,
+            "--kinds {}: {} has no block that predicts a token more ({}.*) or one that cannot be run here; "
+            "give other kinds",
+            kind, run.model, kind);
+    else if (!is_high_bits(kind))
+      parse_format(kind);
+  }
   std::vector<GenerationRequest> requests = read_prompts(o.prompts, {}, model);
   constexpr size_t kFewest = 4;  // Either half needs a greedy and a sampled answer.
   check(requests.size() >= kFewest, "{}: prompts to choose a draft by: expected {} or more, a line each, got {}",
@@ -299,6 +327,7 @@ nlohmann::json choose_draft(const RunOptions& run, const DraftChoiceOptions& o,
   options.context = std::min<int64_t>(model.checkpoint.config().max_positions, longest + o.prompts.max_tokens);
   options.max_logit_rows = kSideBySide * kCycle;
   prepare_for_drafts(options, o.kinds, run, model.checkpoint.config().v);
+  if (o.kinds.empty()) options.predictor = predicts;
   const auto runner = make_runner(run, model.checkpoint, options);
   const Reading reading = options.mode;
   const std::vector<std::string> tried = kinds_to_try(run, o, *runner);
@@ -362,7 +391,9 @@ std::string draft_table(const nlohmann::json& report) {
     };
     const auto tokens = k["head_tokens"].get<int64_t>();
     const auto kind = k["kind"].get<std::string>();
-    const std::string name = is_high_bits(kind) ? fmt::format("{} high bits", kind) : "copy in " + kind;
+    const std::string name = is_high_bits(kind)   ? fmt::format("{} high bits", kind)
+                             : is_predictor(kind) ? "the model's predictor"
+                                                  : "copy in " + kind;
     table.rows.push_back({tokens > 0 ? fmt::format("{}, {} tokens", name, tokens) : name,
                           bytes_text(k["bytes"].get<int64_t>()), share("bytes_share"), share("greedy_agreement"),
                           share("coupled_agreement"), speed("greedy"), speed("sampled")});

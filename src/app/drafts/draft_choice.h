@@ -4,10 +4,11 @@
 //   draft.json   what `--draft auto` is to use ("draft"), for which weights, and what every kind gives ("kinds")
 //   draft/       the copy, where that is one (app/options/draft.h reads them)
 //
-// A kind is either the high bits of the model's codes ("4"), or a copy in a format of its own ("lut4g64"). A copy is
-// quantised by GPTQ on text that the model writes and on calibration text, and is tuned towards the model if that is
-// asked for. Both are also tried with a draft vocabulary, a head of the most frequent tokens alone, where that saves
-// something. Lookup costs nothing and is always allowed beside them.
+// A kind is either the high bits of the model's codes ("4"), or a copy in a format of its own ("lut4g64"), or the block
+// of the model that predicts a token more ("mtp"), as its file has it. A copy is quantised by GPTQ on text that the
+// model writes and on calibration text, and is tuned towards the model if that is asked for. All are also tried with a
+// draft vocabulary, a head of the most frequent tokens alone, where that saves something. Lookup costs nothing and is
+// always allowed beside them.
 #pragma once
 #include "app/drafts/draft_quality.h"
 #include "app/drafts/draft_tuning.h"
@@ -16,8 +17,8 @@
 namespace fidelio::app {
 
 struct DraftChoiceOptions {
-  // If empty, the kinds are 4, lut4g64 and lut3g64 (or int4g128z on a GPU that is timed). A model without such codes
-  // cannot have 4.
+  // If empty, the kinds are 4, lut4g64 and lut3g64 (or int4g128z on a GPU that is timed), and mtp. A model without such
+  // codes cannot have 4, and one without that block cannot have mtp.
   std::vector<std::string> kinds;
   PromptOptions prompts;  // Half of the answers are for calibration and half for measuring; every second one is greedy.
   double temperature = 0.7;

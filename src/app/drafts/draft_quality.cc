@@ -1,6 +1,7 @@
 #include "app/drafts/draft_quality.h"
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cmath>
 
@@ -38,14 +39,30 @@ std::vector<double> probabilities(std::span<const float> logits, double temperat
   return p;
 }
 
+// A Count has the right guesses of a step of the draft, and the rows that were judged.
+struct Count {
+  int64_t rows = 0, right = 0;
+  double share() const { return rows > 0 ? static_cast<double>(right) / static_cast<double>(rows) : 0; }
+};
+using Counts = std::array<Count, kCycle>;
+
+double share_of_all(const Counts& counts) {
+  Count all;
+  for (const Count& c : counts) all.rows += c.rows, all.right += c.right;
+  return all.share();
+}
+
 struct Sums {
-  int64_t greedy_rows = 0, greedy = 0, sampled_rows = 0, coupled = 0;
+  Counts greedy{}, coupled{};
+  int64_t sampled_rows = 0;
   double ear = 0;
 
-  void add(std::span<const float> p, std::span<const float> q, bool sampled, double temperature, uint64_t stream) {
+  void add(size_t step, std::span<const float> p, std::span<const float> q, bool sampled, double temperature,
+           uint64_t stream) {
     if (!sampled) {
-      ++greedy_rows;
-      greedy += std::max_element(p.begin(), p.end()) - p.begin() == std::max_element(q.begin(), q.end()) - q.begin();
+      ++greedy[step].rows;
+      greedy[step].right +=
+          std::max_element(p.begin(), p.end()) - p.begin() == std::max_element(q.begin(), q.end()) - q.begin();
       return;
     }
     ++sampled_rows;
@@ -58,7 +75,8 @@ struct Sums {
     Rng random(7, stream);
     for (int i = 0; i < kNumbers; ++i) {
       rule.random = random.next();
-      coupled += chooser.choose(p, rule).id == chooser.choose(q, rule).id;
+      ++coupled[step].rows;
+      coupled[step].right += chooser.choose(p, rule).id == chooser.choose(q, rule).id;
     }
   }
   cpu::Chooser chooser;
@@ -114,8 +132,9 @@ void judge_cycle(Runner& model, Reading reading, Runner& draft, Reading draft_re
     Course& c = courses[i];
     const int64_t rows = std::min(kCycle, c.rows_left());
     for (int64_t k = 0; k < rows; ++k, ++row, ++c.fed)
-      sums.add(logits.subspan(row * v, v), std::span<const float>(drafted[i]).subspan(static_cast<size_t>(k) * v, v),
-               c.answer->sampled, temperature, static_cast<uint64_t>(sums.sampled_rows));
+      sums.add(static_cast<size_t>(k), logits.subspan(row * v, v),
+               std::span<const float>(drafted[i]).subspan(static_cast<size_t>(k) * v, v), c.answer->sampled,
+               temperature, static_cast<uint64_t>(sums.sampled_rows));
   }
 }
 
@@ -143,11 +162,15 @@ DraftQuality measure_quality(Runner& model, Reading reading, Runner& draft, Read
       judge_cycle(model, reading, draft, draft_reading, courses, temperature, sums);
   }
   DraftQuality quality;
-  const auto share = [](double part, int64_t of) { return of > 0 ? part / static_cast<double>(of) : 0; };
-  quality.greedy = share(static_cast<double>(sums.greedy), sums.greedy_rows);
-  quality.ear = share(sums.ear, sums.sampled_rows);
-  quality.coupled = share(static_cast<double>(sums.coupled), kNumbers * sums.sampled_rows);
-  quality.rows = sums.greedy_rows + sums.sampled_rows;
+  quality.greedy = share_of_all(sums.greedy);
+  quality.coupled = share_of_all(sums.coupled);
+  if (sums.sampled_rows > 0) quality.ear = sums.ear / static_cast<double>(sums.sampled_rows);
+  quality.rows = sums.sampled_rows;
+  for (size_t step = 0; step < kCycle; ++step) {
+    quality.rows += sums.greedy[step].rows;
+    quality.greedy_by_step[step] = sums.greedy[step].share();
+    quality.coupled_by_step[step] = sums.coupled[step].share();
+  }
   return quality;
 }
 
@@ -195,11 +218,11 @@ StepTimes measure_times(Runner& model, Reading reading, std::span<const DraftRea
   return times;
 }
 
-Prediction predict(double acceptance, std::span<const double> verify, double draft) {
+Prediction predict(std::span<const double> acceptance, std::span<const double> verify, double draft) {
   Prediction best;
   double expected = 1, reached = 1;
   for (size_t drafts = 1; drafts < verify.size(); ++drafts) {
-    reached *= acceptance;
+    reached *= acceptance[std::min(drafts, acceptance.size()) - 1];
     expected += reached;
     const double seconds = static_cast<double>(drafts) * draft + verify[drafts];
     const double speedup = expected * verify[0] / seconds;

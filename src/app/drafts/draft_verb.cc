@@ -58,9 +58,9 @@ void add_draft_verb(CLI::App& app) {
       "  fidelio generate quill-99 --chat --draft auto -p \"What is 348 + 5127?\"");
   add_model(*verb, o->run);
   verb->add_option("--kinds", o->how.kinds,
-                   "Drafts to try: a number of high bits of the codes, or the format of a copy (default: 4, if the "
-                   "model's codes "
-                   "can be cut to that, lut4g64, lut3g64; on a GPU int4g128z in place of lut3g64, unless --by-bytes)")
+                   "Drafts to try: a number of high bits of the codes, the format of a copy, or mtp, the model's own "
+                   "block that predicts a token more (default: 4, if the model's codes can be cut to that, lut4g64, "
+                   "lut3g64, and mtp if the model has it; on a GPU int4g128z in place of lut3g64, unless --by-bytes)")
       ->delimiter(',');
   verb->add_option("--prompts", o->how.prompts.file,
                    "A prompt a line: text, or of a .jsonl file JSON with \"prompt\" or \"question\" (default: the "

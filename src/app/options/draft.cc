@@ -117,6 +117,7 @@ void add_draft(CLI::App& verb, DraftOptions& o) {
   verb.add_flag("--fixed-drafts", o.fixed, "Always guess that many, instead of as many as pay")->needs(draft);
 }
 
+bool is_predictor(const std::string& draft) { return draft == kPredictor; }
 bool is_high_bits(const std::string& draft) { return draft.size() == 1 && draft[0] >= '1' && draft[0] <= '7'; }
 
 void prepare_for_drafts(RunnerOptions& options, std::span<const std::string> drafts, const RunOptions& run, int64_t v) {

@@ -17,6 +17,7 @@ void add_draft(CLI::App& verb, DraftOptions& options);  // It adds --draft --dra
 // numbers.
 void prepare_for_drafts(RunnerOptions& options, std::span<const std::string> drafts, const RunOptions& run, int64_t v);
 bool is_high_bits(const std::string& draft);
+bool is_predictor(const std::string& draft);
 
 // This is an opened draft; a copy lives as long as this object.
 struct Draft {

@@ -89,6 +89,10 @@ void add_quantize(CLI::App& app) {
   verb->add_option("--embedding", o->embedding,
                    fmt::format("Format of the embedding and the head (default: {})", kEmbeddingFormat));
   verb->add_flag("--keep-embedding", o->keep_embedding, "Leave embedding and head as they are, as some engines need");
+  verb->add_option("--predictor", o->predictor,
+                   fmt::format("Format of the model's own block that predicts a token more, which drafts are made by "
+                               "(default: {}; bf16 leaves it as it is)",
+                               kPredictorFormat));
   add_activation_flags(*verb, o);
   verb->add_option("--method", o->method,
                    "rtn: round to nearest, in seconds; gptq: calibrate on text, which stays closer to the original and "

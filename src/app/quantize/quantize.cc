@@ -128,6 +128,16 @@ std::string about_embedding(const ModelConfig& config, const Quantize& o) {
   return fmt::format("{}: {} (--embedding FORMAT for another, --keep-embedding to leave them)", what, o.embedding);
 }
 
+// The same for the block that predicts a token more, "" where there is none.
+std::string about_predictor(const Checkpoint& made) {
+  if (!made.config().predictor) return "";
+  const FormatSpec format = made.format({kPredictorLayer, Role::join});
+  return fmt::format("predictor of a token more: {}\n",
+                     format.is_dense()
+                         ? "left as it is in the source"
+                         : to_string(format) + " (--predictor FORMAT for another; drafts change no answer)");
+}
+
 nlohmann::json report_of(const QuantizedLinear& q) {
   nlohmann::json row = {{"name", to_string(q.id)}, {"format", to_string(q.weight.spec)}};
   if (q.report)
@@ -136,6 +146,16 @@ nlohmann::json report_of(const QuantizedLinear& q) {
                 {"dead_columns", q.report->dead_columns},
                 {"seconds", q.report->seconds}});
   return row;
+}
+
+nlohmann::json report_of(const Quantize& o, const Checkpoint& source, const Checkpoint& made, nlohmann::json linears) {
+  return {{"output", o.out},
+          {"file_bytes", made.file_bytes()},
+          {"source_file_bytes", source.file_bytes()},
+          {"parameters", made.parameters()},
+          {"bits_per_parameter", 8.0 * static_cast<double>(made.file_bytes()) / static_cast<double>(made.parameters())},
+          {"embedding", o.embedding},
+          {"linears", std::move(linears)}};
 }
 
 std::vector<Stage> stages_of(const Quantize& o) {
@@ -199,7 +219,7 @@ void quantise_on_text(const Quantize& o, const Checkpoint& source, ModelQuantize
 
 void say(const Quantize& o, const Checkpoint& source, const Checkpoint& made, double damping,
          const nlohmann::json& report) {
-  fmt::print("{}\n", about_embedding(source.config(), o));
+  fmt::print("{}\n{}", about_embedding(source.config(), o), about_predictor(made));
   for (const auto& row : report["linears"])
     if (row.contains("damping") && (row["damping"].get<double>() > damping || row["dead_columns"].get<int64_t>() > 0))
       fmt::print("{}: damping raised to {:.3g} of the mean diagonal, {} dead columns\n", row["name"].get<std::string>(),
@@ -263,8 +283,11 @@ void quantize(Quantize o) {
   check_can_write({o.json});
   const Checkpoint source =
       o.rotate ? Checkpoint::open(open_rotated(o.run.model, o.seed)) : Checkpoint::open(o.run.model);
-  const std::map<LinearId, FormatSpec> formats = formats_for(source.config(), o);
+  std::map<LinearId, FormatSpec> formats = formats_for(source.config(), o);
   how.formats = one_format_each(formats);
+  const std::map<LinearId, FormatSpec> predictor =
+      o.rotate || o.atom ? std::map<LinearId, FormatSpec>() : predictor_formats(source, parse_format(o.predictor));
+  formats.insert(predictor.begin(), predictor.end());
   if (o.tokens == 0) o.tokens = calibration_tokens_for(source.parameters(), on_gpu(o.run));
   KeptColumns columns = kept_columns(o, source.config());
   if (o.atom) how.kept = &columns;
@@ -289,6 +312,8 @@ void quantize(Quantize o) {
   } else {
     quantise_on_text(o, source, how, pool, *stages, kept, provenance, done);
   }
+  for (auto& [id, weight] : quantize_predictor(source, predictor, pool))
+    done({id, std::move(weight), std::nullopt, std::nullopt});
   stages->next();
   write_checkpoint(
       o.out, source, formats, [&](LinearId id) { return weights.at(id); }, provenance, {}, columns);
@@ -297,14 +322,7 @@ void quantize(Quantize o) {
 
   const Checkpoint made = Checkpoint::open(o.out);
   write_card(o.out, facts_of_run(made, source.texts()));
-  const nlohmann::json report = {
-      {"output", o.out},
-      {"file_bytes", made.file_bytes()},
-      {"source_file_bytes", source.file_bytes()},
-      {"parameters", made.parameters()},
-      {"bits_per_parameter", 8.0 * static_cast<double>(made.file_bytes()) / static_cast<double>(made.parameters())},
-      {"embedding", o.embedding},
-      {"linears", linears}};
+  const nlohmann::json report = report_of(o, source, made, std::move(linears));
   write_json(o.json, report);
   if (quiet(o.json)) return;
   say(o, source, made, how.options.damping, report);

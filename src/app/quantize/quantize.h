@@ -20,6 +20,7 @@ inline constexpr const char* kEmbeddingFormat = "int8g32";
 struct Quantize {
   RunOptions run;
   std::string format, method, embedding, out, json;  // If the method is empty, settle_defaults() chooses it.
+  std::string predictor = kPredictorFormat;
   std::vector<std::string> calibration;
   std::vector<std::string> steps = kDefaultSteps;
   int64_t tokens = 0, samples = 0, context = 0;  // 0 means calibration_tokens_for() or window_length().

@@ -1,3 +1,6 @@
+#include <algorithm>
+#include <iterator>
+
 #include "app/options/common.h"
 #include "app/quantize/quantize.h"
 #include "compress/inputs/sets.h"
@@ -38,7 +41,9 @@ std::map<std::string, std::string> quantize_job(const Quantize& o, const Checkpo
 void check_room(const Quantize& o, const Checkpoint& source, const std::map<LinearId, FormatSpec>& formats) {
   constexpr int64_t kRest = 1'000'000;  // This is about the size of norms and the file's header.
   int64_t whole = kRest + static_cast<int64_t>(source.texts().read("tokenizer.json").value_or("").size()), made = 0;
-  for (LinearId id : linears_of(source.config())) {
+  std::vector<LinearId> linears = linears_of(source.config());
+  std::ranges::copy(kept_linears_of(source.config()), std::back_inserter(linears));
+  for (LinearId id : linears) {
     const auto found = formats.find(id);
     const FormatSpec format = found == formats.end() ? source.format(id) : found->second;
     const Shape shape = shape_of(source.config(), id);

@@ -14,18 +14,50 @@ namespace fidelio::app {
 namespace {
 
 // Counts what stays as it is, whatever the formats: routers, sinks, and what delta nets and shared experts have besides
-// their linears. Norms and biases are not counted.
+// their linears, the predictor's too. Norms and biases are not counted.
 nlohmann::json kept_as_they_are(const Checkpoint& c) {
   const ModelConfig& m = c.config();
   int64_t tensors = 0, bytes = 0;
   const auto add = [&](int64_t size) { ++tensors, bytes += size; };
   for (const LinearId id : fixed_linears_of(m)) add(stored_bytes(c.format(id), shape_of(m, id)[0], shape_of(m, id)[1]));
+  for (const LinearId id : predictor_linears_of(m))
+    if (is_fixed(id.role)) add(stored_bytes(c.format(id), shape_of(m, id)[0], shape_of(m, id)[1]));
   for (const auto& [name, shape] : tensors_of_routers(m)) add(c.tensor(name).view.bytes());
   for (const auto& [layer, which] : norms_of(m))
     if (which == Norm::sinks) add(c.tensor(norm_name(m, layer, which)).view.bytes());
+  if (m.predictor && has_experts(m, kPredictorLayer)) add(c.tensor(router_name(m, kPredictorLayer)).view.bytes());
   for (const int layer : delta_layers(m))
     for (const DeltaTensor which : kDeltaTensors) add(c.tensor(delta_name(layer, which)).view.bytes());
   return {{"tensors", tensors}, {"bytes", bytes}};
+}
+
+// Counts the matrices of the block that predicts a token more, which are no part of what a step of the model reads.
+// It is null where there is none.
+nlohmann::json predictor_of(const Checkpoint& c) {
+  const ModelConfig& m = c.config();
+  if (!m.predictor) return nullptr;
+  int64_t matrices = 0, parameters = 0, bytes = 0;
+  for (const LinearId id : predictor_linears_of(m)) {
+    if (is_fixed(id.role)) continue;
+    ++matrices, parameters += elements_of(m, id);
+    bytes += stored_bytes(c.format(id), shape_of(m, id)[0], shape_of(m, id)[1]);
+  }
+  return {{"format", to_string(c.format({kPredictorLayer, Role::join}))},
+          {"matrices", matrices},
+          {"parameters", parameters},
+          {"bytes", bytes}};
+}
+
+nlohmann::json tensor_row(const Checkpoint& c, LinearId id, int64_t bytes) {
+  const Shape shape = shape_of(c.config(), id);
+  const int64_t parameters = elements_of(c.config(), id);
+  return {{"name", to_string(id)},
+          {"format", to_string(c.format(id))},
+          {"shape", {shape[0], shape[1]}},
+          {"bytes", bytes},
+          {"parameters", parameters},
+          {"bits_per_parameter", 8.0 * static_cast<double>(bytes) / static_cast<double>(parameters)},
+          {"paper_bits", paper_bits(c.format(id))}};
 }
 
 nlohmann::json inspect(const Checkpoint& c) {
@@ -47,14 +79,7 @@ nlohmann::json inspect(const Checkpoint& c) {
       linear_bytes += shared_bytes(spec);
       matrix_bytes += shared_bytes(spec);
     }
-    tensors.push_back(
-        {{"name", to_string(id)},
-         {"format", to_string(spec)},
-         {"shape", {shape[0], shape[1]}},
-         {"bytes", bytes},
-         {"parameters", elements_of(c.config(), id)},
-         {"bits_per_parameter", 8.0 * static_cast<double>(bytes) / static_cast<double>(elements_of(c.config(), id))},
-         {"paper_bits", paper_bits(spec)}});
+    tensors.push_back(tensor_row(c, id, bytes));
   }
   const ModelConfig& m = c.config();
   return {
@@ -65,6 +90,7 @@ nlohmann::json inspect(const Checkpoint& c) {
       {"matrix_bytes", matrix_bytes},
       {"matrix_parameters", matrix_parameters},
       {"as_they_are", kept_as_they_are(c)},
+      {"predictor", predictor_of(c)},
       {"linear_bits_per_parameter", 8.0 * static_cast<double>(linear_bytes) / static_cast<double>(linear_parameters)},
       {"config",
        {{"layers", m.L},
@@ -178,6 +204,11 @@ void print_formats(const nlohmann::json& report) {
   if (const nlohmann::json& kept = report["as_they_are"]; kept["tensors"] != 0)
     fmt::print("{:<14} {:>8} {:>7} {:>10}\n", "as they are", kept["tensors"].get<int64_t>(), "",
                bytes_text(kept["bytes"].get<int64_t>()));
+  if (const nlohmann::json& own = report["predictor"]; !own.is_null())
+    fmt::print("{:<14} {:>8} {:>7} {:>10} {:>12.3f}  its own predictor of a token more, for drafts\n",
+               own["format"].get<std::string>(), own["matrices"].get<int64_t>(), "",
+               bytes_text(own["bytes"].get<int64_t>()),
+               8 * own["bytes"].get<double>() / std::max(1.0, own["parameters"].get<double>()));
   for (const auto& [name, bytes] : report["codebooks"].items())
     fmt::print("{:<14} {:>8} {:>7} {:>10}\n", name, "shared", "", bytes_text(bytes));
 }

@@ -4,6 +4,8 @@
 #include <limits>
 #include <string>
 
+#include "quant/quantize_model.h"
+
 namespace fidelio {
 
 int64_t bytes_asked(const Job& job, int64_t parameters) {
@@ -44,7 +46,17 @@ int64_t Budget::header_bytes(const std::map<LinearId, FormatSpec>& formats) cons
   for (const auto& [layer, norm] : norms_of(config))
     bytes += static_cast<int64_t>(norm_name(config, layer, norm).size()) + 96;
   for (const auto& [name, shape] : tensors_of_routers(config)) bytes += static_cast<int64_t>(name.size()) + 116;
-  for (const LinearId id : predictor_linears_of(config)) bytes += static_cast<int64_t>(weight_name(id).size()) + 200;
+  const std::map<LinearId, FormatSpec> predictor = predictor_formats(source_);
+  for (const LinearId id : predictor_linears_of(config)) {
+    const auto found = predictor.find(id);
+    const FormatSpec format = found == predictor.end() ? source_.format(id) : found->second;
+    const size_t tensors = stored_tensors(allocate_weight(format, 1, shape_of(config, id)[1])).size();
+    bytes += 60 + static_cast<int64_t>(tensors * (module_name(id).size() + 116));
+  }
+  for (const auto& [layer, norm] : predictor_norms_of(config))
+    bytes += static_cast<int64_t>(norm_name(config, layer, norm).size()) + 116;
+  if (config.predictor && has_experts(config, kPredictorLayer))
+    bytes += static_cast<int64_t>(router_name(config, kPredictorLayer).size()) + 116;
   for (const LinearId id : fixed_linears_of(config)) bytes += static_cast<int64_t>(weight_name(id).size()) + 116;
   for (const int layer : delta_layers(config))
     for (const DeltaTensor which : kDeltaTensors) bytes += static_cast<int64_t>(delta_name(layer, which).size()) + 116;

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "arch/stops.h"
+#include "core/foreign/units.h"
 #include "formats/half_scales.h"
 #include "io/checkpoint_files.h"
 #include "io/export/export.h"
@@ -171,6 +172,19 @@ void append_small_tensors(const Checkpoint& source, std::vector<TensorToWrite>& 
   for (const int layer : delta_layers(source.config()))
     for (const DeltaTensor which : kDeltaTensors)
       tensors.push_back(to_write(delta_name(layer, which), source.tensor(delta_name(layer, which))));
+}
+
+void note_predictor(const Checkpoint& source, std::string_view target, std::vector<std::string>& notes) {
+  int64_t bytes = 0;
+  for (const LinearId id : predictor_linears_of(source.config())) {
+    const Shape shape = shape_of(source.config(), id);
+    bytes += stored_bytes(source.format(id), shape[0], shape[1]);
+  }
+  if (bytes > 0)
+    notes.push_back(
+        fmt::format("the part that predicts further tokens (mtp, {}) is left out of {}: text is the same without it; "
+                    "gguf holds it",
+                    bytes_text(bytes), target));
 }
 
 nlohmann::json config_json(const Checkpoint& source) {

@@ -48,6 +48,9 @@ TensorToWrite dense_tensor(const Checkpoint& source, LinearId id);
 // Appends biases, norms, routers and what delta nets have besides linears, as they are in the source.
 void append_small_tensors(const Checkpoint& source, std::vector<TensorToWrite>& tensors);
 
+// Adds a line for the block that predicts a token more (ModelConfig::predictor), which the export leaves out.
+void note_predictor(const Checkpoint& source, std::string_view target, std::vector<std::string>& notes);
+
 nlohmann::json config_json(const Checkpoint& source);  // It is config.json without fidelio's quantization_config.
 // Returns the statement of an export about itself: where its weights come from (with the certificate, if there is one),
 // what was rounded, and the hashes of its contents.

@@ -193,6 +193,7 @@ std::vector<std::string> export_compressed_tensors(const Checkpoint& source, con
   append_small_tensors(source, tensors);
   json config = config_json(source);
   config["quantization_config"] = compressed_json(source);
+  note_predictor(source, kCompressedTarget, notes);
   write_folder(source, folder, kCompressedTarget, notes, tensors, std::move(config));
   return notes;
 }

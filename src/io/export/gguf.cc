@@ -159,7 +159,12 @@ std::string misfit(const Checkpoint& source, LinearId id) {
 }  // namespace
 
 namespace exporting {
-bool is_decoded(const Checkpoint& source, LinearId id) { return is_outer(id) && !misfit(source, id).empty(); }
+bool is_decoded(const Checkpoint& source, LinearId id) {
+  if (is_outer(id)) return !misfit(source, id).empty();
+  const FormatSpec spec = source.format(id);
+  return id.layer == kPredictorLayer &&
+         ((!spec.is_dense() && spec.kind != Kind::integer) || !misfit(source, id).empty());
+}
 }  // namespace exporting
 
 namespace {
@@ -178,10 +183,22 @@ GgufTensor decoded_tensor(const Checkpoint& source, LinearId id, bool exact) {
       sink(bytes_of(row));
     }
   };
-  return {gguf::tensor_name(id) + ".weight",
+  return {gguf::tensor_name(gguf::id_in_file(source.config(), id)) + ".weight",
           decoded_type(source, exact),
           {shape[1], shape[0]},
           exact ? std::function<void(const ByteSink&)>(in_f32) : dense_tensor(source, id).produce};
+}
+
+// All experts of a layer are one tensor, which the first one makes.
+GgufTensor with_other_experts(const Checkpoint& source, LinearId id, const std::function<GgufTensor(LinearId)>& make) {
+  GgufTensor tensor = make(id);
+  const int experts = source.config().experts;
+  if (id.expert != 0) return tensor;
+  tensor.sizes.push_back(experts);
+  tensor.produce = [id, experts, make](const ByteSink& sink) {
+    for (LinearId one = id; one.expert < experts; ++one.expert) make(one).produce(sink);
+  };
+  return tensor;
 }
 
 void write_rows(const Checkpoint& source, LinearId id, const Type& type, const ByteSink& sink) {
@@ -205,24 +222,24 @@ void write_rows(const Checkpoint& source, LinearId id, const Type& type, const B
 }
 
 // For the first expert this makes the tensor of all experts in the layer.
-GgufTensor weight_tensor(const Checkpoint& source, LinearId id, bool exact) {
-  const Shape shape = shape_of(source.config(), id);
-  if (is_decoded(source, id)) return decoded_tensor(source, id, exact);
-  const Type type = type_for(source.format(id), exact);
-  GgufTensor tensor{gguf::tensor_name(id) + ".weight", type, {shape[1], shape[0]}, nullptr};
-  const int experts = source.config().experts;
-  if (id.expert == 0) tensor.sizes.push_back(experts);
-  tensor.produce = [&source, id, type, experts](const ByteSink& sink) {
-    LinearId one = id;
-    do write_rows(source, one, type, sink);
-    while (id.expert == 0 && ++one.expert < experts);
-  };
-  return tensor;
+GgufTensor weight_tensor(const Checkpoint& source, LinearId asked, bool exact) {
+  return with_other_experts(source, asked, [&source, exact](LinearId id) -> GgufTensor {
+    if (is_decoded(source, id)) return decoded_tensor(source, id, exact);
+    const Shape shape = shape_of(source.config(), id);
+    const Type type = type_for(source.format(id), exact);
+    return {gguf::tensor_name(gguf::id_in_file(source.config(), id)) + ".weight",
+            type,
+            {shape[1], shape[0]},
+            [&source, id, type](const ByteSink& sink) { write_rows(source, id, type, sink); }};
+  });
 }
 
 GgufTensor router_tensor(const Checkpoint& source, int layer) {
   const ModelConfig& c = source.config();
-  return {gguf::router_tensor_name(layer), kTypeF32, {c.d, c.experts}, [&source, layer](const ByteSink& sink) {
+  return {gguf::router_tensor_name(gguf::layer_in_file(c, layer)),
+          kTypeF32,
+          {c.d, c.experts},
+          [&source, layer](const ByteSink& sink) {
             const LinearWeight router = source.router(layer);
             sink(std::as_bytes(std::get<Dense>(router.main).w.as<const float>()));
           }};
@@ -257,7 +274,7 @@ GgufTensor bias_tensor(const Checkpoint& source, LinearId id) {
   std::vector<float> rows(values.size());
   for (size_t r = 0; r < rows.size(); ++r)
     rows[r] = values[static_cast<size_t>(at_place(order, static_cast<int64_t>(r)))];
-  return vector_tensor(gguf::tensor_name(id) + ".bias", std::move(rows));
+  return vector_tensor(gguf::tensor_name(gguf::id_in_file(source.config(), id)) + ".bias", std::move(rows));
 }
 
 // Appends what a delta net has besides linears, with the decay's rate in place of its logarithm.
@@ -284,9 +301,11 @@ void append_delta(const Checkpoint& source, int layer, std::vector<GgufTensor>& 
 void append_fixed(const Checkpoint& source, std::vector<GgufTensor>& tensors) {
   const ModelConfig& c = source.config();
   const bool fused = gguf::gates_are_fused(gguf_architecture(c));
-  for (const LinearId id : fixed_linears_of(c)) {
+  for (const LinearId id : kept_linears_of(c)) {
+    if (!is_fixed(id.role)) continue;
     if (id.role == Role::shared_router) {
-      tensors.push_back(vector_tensor(gguf::tensor_name(id) + ".weight", decode(source.linear(id))));
+      const std::string name = gguf::tensor_name(gguf::id_in_file(c, id)) + ".weight";
+      tensors.push_back(vector_tensor(name, decode(source.linear(id))));
       tensors.back().sizes = {c.d, 1};
     } else if (!fused) {
       tensors.push_back(weight_tensor(source, id, false));
@@ -331,20 +350,31 @@ std::vector<float> rope_divisors(const ModelConfig& c) {
   return divisors;
 }
 
+// The linears of the model and of its predictor, without those that are never quantised.
+std::vector<LinearId> written_linears(const ModelConfig& c) {
+  std::vector<LinearId> linears = linears_of(c);
+  for (const LinearId id : predictor_linears_of(c))
+    if (!is_fixed(id.role)) linears.push_back(id);
+  return linears;
+}
+
 std::vector<GgufTensor> tensors_of(const Checkpoint& source, bool exact) {
   std::vector<GgufTensor> tensors;
-  for (LinearId id : linears_of(source.config())) {
+  const ModelConfig& c = source.config();
+  for (LinearId id : written_linears(c)) {
     if (id.expert > 0) continue;
     tensors.push_back(weight_tensor(source, id, exact));
-    if (has_bias(source.config(), id.role)) tensors.push_back(bias_tensor(source, id));
+    if (has_bias(c, id.role)) tensors.push_back(bias_tensor(source, id));
   }
-  for (auto [layer, which] : norms_of(source.config()))
-    tensors.push_back(vector_tensor(gguf::tensor_name(source.config(), layer, which), source.norm(layer, which)));
-  for (const int layer : routed_layers(source.config())) {
+  for (const auto& norms : {norms_of(c), predictor_norms_of(c)})
+    for (auto [layer, which] : norms)
+      tensors.push_back(vector_tensor(gguf::tensor_name(c, layer, which), source.norm(layer, which)));
+  for (const int layer : routed_layers(c)) {
     tensors.push_back(router_tensor(source, layer));
-    for (const RouterTensor which : router_tensors(source.config()))
+    for (const RouterTensor which : router_tensors(c))
       tensors.push_back(vector_tensor(gguf::router_tensor_name(layer, which), source.router(layer, which)));
   }
+  if (c.predictor && has_experts(c, kPredictorLayer)) tensors.push_back(router_tensor(source, kPredictorLayer));
   for (const int layer : delta_layers(source.config())) append_delta(source, layer, tensors);
   append_fixed(source, tensors);
   if (source.config().rope.type == RopeType::llama3)
@@ -411,7 +441,7 @@ std::vector<std::string> rounding_notes(const Checkpoint& source, bool exact) {
   };
   std::vector<Said> all;
   std::map<std::tuple<int, Role, std::string>, size_t> experts;
-  for (LinearId id : linears_of(source.config())) {
+  for (LinearId id : written_linears(source.config())) {
     std::string what = rounded(source, id, exact);
     if (what.empty()) continue;
     what = fmt::format("({}){}", to_string(source.format(id)), what);

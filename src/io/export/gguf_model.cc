@@ -65,6 +65,10 @@ void put_mixed_layers(GgufKeys& keys, const ModelConfig& c, const std::string& p
   put("ssm.inner_size", c.delta.values());
   std::vector<bool> recurrent;
   for (int i = 0; i < c.L; ++i) recurrent.push_back(has_delta_net(c, i));
+  if (c.predictor) {
+    recurrent.push_back(false);
+    put("nextn_predict_layers", 1);
+  }
   keys.put_bools(prefix + "attention.recurrent_layers", recurrent);
   if (c.architecture == Architecture::qwen3_next) return;
   // The pairs of columns that a picture's time, row and column rotate. Text has one position for all three.
@@ -157,7 +161,7 @@ void put_model(GgufKeys& keys, const Checkpoint& source, uint32_t file_type) {
   keys.put_u32("general.file_type", file_type);
   keys.put_u32(key("context_length"), number(c.max_positions));
   keys.put_u32(key("embedding_length"), number(c.d));
-  keys.put_u32(key("block_count"), number(c.L));
+  keys.put_u32(key("block_count"), number(c.L + (c.predictor ? 1 : 0)));  // its layer is the last one
   keys.put_u32(key("feed_forward_length"), number(c.f));
   keys.put_u32(key("attention.head_count"), number(c.h));
   keys.put_u32(key("attention.head_count_kv"), number(c.hk));

@@ -219,6 +219,7 @@ std::vector<std::string> export_gptq(const Checkpoint& source, const std::string
   if (planar)
     notes.push_back("checkpoint_format is gptq_p, for 5, 6 or 7 bits: GPTQModel reads it, older readers do not");
   append_small_tensors(source, tensors);
+  note_predictor(source, kGptqTarget, notes);
   const std::string quantize_config = config["quantization_config"].dump(2) + "\n";
   write_folder(source, folder, kGptqTarget, notes, tensors, std::move(config),
                {{"quantize_config.json", quantize_config}});

@@ -73,7 +73,8 @@ std::string tensor_name(int layer, DeltaTensor which) {
   return fmt::format("blk.{}.{}", layer, kNames[static_cast<size_t>(which)]);
 }
 
-std::string tensor_name(const ModelConfig& config, int layer, Norm norm) {
+std::string tensor_name(const ModelConfig& config, int its_layer, Norm norm) {
+  const int layer = layer_in_file(config, its_layer);
   switch (norm) {
     case Norm::attn:
       return fmt::format("blk.{}.attn_norm.weight", layer);
@@ -93,11 +94,11 @@ std::string tensor_name(const ModelConfig& config, int layer, Norm norm) {
     case Norm::sinks:
       return fmt::format("blk.{}.attn_sinks.weight", layer);
     case Norm::token:
-      return fmt::format("blk.{}.nextn.enorm.weight", layer);
+      return fmt::format("blk.{}.nextn.enorm.weight", config.L);
     case Norm::before:
-      return fmt::format("blk.{}.nextn.hnorm.weight", layer);
+      return fmt::format("blk.{}.nextn.hnorm.weight", config.L);
     case Norm::predicted:
-      return fmt::format("blk.{}.nextn.shared_head_norm.weight", layer);
+      return fmt::format("blk.{}.nextn.shared_head_norm.weight", config.L);
     case Norm::final:
       break;
   }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <iterator>
 #include <nlohmann/json.hpp>
 #include <set>
 
@@ -226,7 +227,8 @@ class Finder {
     if (id.expert >= 0) return expert(id);
     const Shape shape = shape_of(config_, id);
     Rows rows{file_, {}, 0, shape[0], row_order(config_, id, architecture_), column_order(config_, id, architecture_)};
-    const StoredMatrix* m = find(tensor_name(id) + ".weight");
+    const std::string own = tensor_name(id_in_file(config_, id)) + ".weight";
+    const StoredMatrix* m = find(own);
     int64_t all = shape[0];
     if (!m || m->rows != shape[0]) {  // One matrix may hold q, k and v, or gate and up.
       const auto [name, first, total] = fused(id);
@@ -236,7 +238,7 @@ class Finder {
         all = total;
       }
     }
-    check(m != nullptr, "{}: no tensor \"{}.weight\"", file_->path(), tensor_name(id));
+    check(m != nullptr, "{}: no tensor \"{}\"", file_->path(), own);
     const bool one_row = shape[0] == 1 && m->dimensions == 1;
     check(m->columns == shape[1] && m->rows == all && (m->dimensions == 2 || one_row),
           "{}: the tensor of {} is {} x {} in {} dimensions, expected {} x {}", file_->path(), to_string(id), m->rows,
@@ -245,7 +247,7 @@ class Finder {
     return rows;
   }
   Rows router(int layer) {
-    const std::string name = router_tensor_name(layer);
+    const std::string name = router_tensor_name(layer_in_file(config_, layer));
     const StoredMatrix* m = find(name);
     check(m != nullptr, "{}: no tensor \"{}\"", file_->path(), name);
     check(m->rows == config_.experts && m->columns == config_.d && m->dimensions <= 2,
@@ -260,7 +262,7 @@ class Finder {
     return vector(*m, name, config_.experts, {});
   }
   Rows bias(LinearId id) {
-    const std::string name = tensor_name(id) + ".bias";
+    const std::string name = tensor_name(id_in_file(config_, id)) + ".bias";
     const StoredMatrix* m = find(name);
     check(m != nullptr, "{}: no tensor \"{}\"", file_->path(), name);
     if (id.expert >= 0) {  // The tensor has a row for each expert.
@@ -290,12 +292,12 @@ class Finder {
           m->dimensions, shape[0], shape[2]);
     return {file_, *m, 0, m->rows, std::move(order), {}};
   }
-  // Returns the bytes of the layers behind the model's, which predict further tokens.
+  // Returns the bytes of what is not used of the layers behind the model's, which predict further tokens.
   int64_t use_further_layers(int64_t count) {
     int64_t bytes = 0;
     for (int64_t layer = config_.L; layer < config_.L + count; ++layer)
       for (const auto& [name, m] : file_->tensors())
-        if (name.starts_with(fmt::format("blk.{}.", layer))) use(name), bytes += m.bytes();
+        if (name.starts_with(fmt::format("blk.{}.", layer)) && used_.insert(name).second) bytes += m.bytes();
     return bytes;
   }
   void use(const std::string& name) { used_.insert(name); }
@@ -311,7 +313,8 @@ class Finder {
     std::string name;
     int64_t first = 0, rows = 0;
   };
-  Fused fused(LinearId id) const {
+  Fused fused(LinearId asked) const {
+    const LinearId id = id_in_file(config_, asked);
     const int64_t q = int64_t{config_.h} * config_.e, kv = int64_t{config_.hk} * config_.e, f = config_.f;
     const std::string qkv = fmt::format("blk.{}.attn_qkv", id.layer), up = fmt::format("blk.{}.ffn_up", id.layer);
     switch (id.role) {
@@ -334,8 +337,9 @@ class Finder {
   }
   // Finds an expert in a tensor with all experts of the layer, which holds gate and up together or one of them. Older
   // files have a tensor for each expert.
-  Rows expert(LinearId id) {
-    const Shape shape = shape_of(config_, id);
+  Rows expert(LinearId asked) {
+    const Shape shape = shape_of(config_, asked);
+    const LinearId id = id_in_file(config_, asked);
     std::string name = tensor_name(id) + ".weight";
     int64_t experts = config_.experts, each = shape[0], first = id.expert * each;
     const StoredMatrix* m = find(name);
@@ -395,9 +399,15 @@ struct Expanded {
 
 // Finds norms, routers, what delta nets have besides linears, and the linears that are never quantised.
 void add_small_tensors(const ModelConfig& config, Finder& finder, Vectors& vectors) {
-  for (auto [layer, which] : norms_of(config))
-    vectors.add(norm_name(config, layer, which), finder.norm(layer, which),
-                has_one_added(config, which) ? [](float x) { return x - 1; } : Vectors::Change{});
+  for (const auto& norms : {norms_of(config), predictor_norms_of(config)})
+    for (auto [layer, which] : norms)
+      vectors.add(norm_name(config, layer, which), finder.norm(layer, which),
+                  has_one_added(config, which) ? [](float x) { return x - 1; } : Vectors::Change{});
+  if (config.predictor && has_experts(config, kPredictorLayer))
+    vectors.add_matrix(router_name(config, kPredictorLayer), finder.router(kPredictorLayer),
+                       Shape{config.experts, config.d});
+  for (const LinearId id : predictor_linears_of(config))
+    if (is_fixed(id.role)) vectors.add_matrix(weight_name(id), finder.matrix(id), shape_of(config, id));
   for (const int layer : routed_layers(config)) {
     vectors.add_matrix(router_name(config, layer), finder.router(layer), Shape{config.experts, config.d});
     for (const RouterTensor which : router_tensors(config))
@@ -416,16 +426,28 @@ void add_small_tensors(const ModelConfig& config, Finder& finder, Vectors& vecto
   }
 }
 
+// Tells whether the one further layer reads the model's own embedding and head, as the block that drafts here does.
+bool has_predictor(const File& file, const ModelConfig& config) {
+  const auto has = [&](const char* name) {
+    return file.tensors().contains(fmt::format("blk.{}.nextn.{}.weight", config.L, name));
+  };
+  return further_layers(file) == 1 && has("eh_proj") && !has("embed_tokens") && !has("shared_head_head");
+}
+
 }  // namespace
 
 ModelSource open_source(const std::string& path) {
   const auto file = File::open(path);
   ModelSource source{texts_of(*file), nullptr, {}, "GGUF", {}};
-  const ModelConfig config = load_config(source.texts);
+  ModelConfig config = load_config(source.texts);
+  config.predictor = has_predictor(*file, config);
   Finder finder(file, config);
   auto vectors = std::make_shared<Vectors>(file);
   Expanded expanded;
-  for (LinearId id : linears_of(config)) {
+  std::vector<LinearId> linears = linears_of(config);
+  std::ranges::copy_if(predictor_linears_of(config), std::back_inserter(linears),
+                       [](LinearId id) { return !is_fixed(id.role); });
+  for (LinearId id : linears) {
     const Rows rows = finder.matrix(id);
     const FormatSpec spec = format_of(rows);
     expanded.add(rows.matrix, spec, rows.count);
