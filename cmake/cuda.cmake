@@ -17,6 +17,12 @@ set(CMAKE_CUDA_RUNTIME_LIBRARY Static)
 set(CMAKE_CUDA_FLAGS_RELEASE "-O1 -DNDEBUG")
 
 set(cuda_flags --expt-relaxed-constexpr)
+# A build that is only to show that everything compiles and links takes half the time without most optimisations of
+# device code, which then is valid but slow.
+option(CUDA_QUICK "Compile device code quickly instead of well, for builds that run nothing" OFF)
+if(CUDA_QUICK)
+  list(APPEND cuda_flags -Ofc=max)
+endif()
 foreach(target ${CUDA_TARGETS})
   if(target MATCHES "(.*)-virtual$")
     list(APPEND cuda_flags "SHELL:-gencode arch=compute_${CMAKE_MATCH_1},code=compute_${CMAKE_MATCH_1}")

@@ -181,7 +181,7 @@ TEST(Compress, EvolutionIsNeverLargerThanItsStart) {
 // same job gives the same bytes.
 TEST(Compress, EvolutionAloneMeetsTheTarget) {
   const Desk folder;
-  const std::string evolve = "fidelio compress " + kFew + "--ear 0.88 --search evolve --generations 20 --max-trials 3 ";
+  const std::string evolve = "fidelio compress " + kFew + "--ear 0.88 --search evolve --generations 6 --max-trials 3 ";
   const CommandResult result = run(folder, evolve + "-o out --report page.html --json made.json");
   EXPECT_THAT(result.out, HasSubstr("plans on evolution's way"));
   EXPECT_THAT(result.out, testing::Not(HasSubstr("Pareto")));

@@ -90,7 +90,7 @@ TEST(Draft, ATunedCopyAgreesMoreOften) {
   const auto untuned = nlohmann::json::parse(run_well(folder, choose + "--dry-run").out)["kinds"][0];
   EXPECT_TRUE(untuned["tuned"].is_null());
   const auto report = nlohmann::json::parse(
-      run_well(folder, choose + "--tune --tune-steps 30 --tune-windows 4 --tune-samples 8192").out);
+      run_well(folder, choose + "--tune --tune-steps 16 --tune-windows 2 --tune-samples 2048").out);
   const auto tuned = report["kinds"][0];
   EXPECT_EQ(tuned["bytes"], untuned["bytes"]);
   EXPECT_LT(tuned["tuned"]["kl_after"], tuned["tuned"]["kl_before"]);

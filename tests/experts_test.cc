@@ -187,8 +187,8 @@ TEST(Experts, AreCompressedCertifiedAndDrafted) {
     return result;
   };
   const std::string data = source_path("models/data");
-  run("fidelio compress m --ear 0.97 -o out --threads 2 --calibration-tokens 8192 --search-tokens 1024 "
-      "--certificate-windows 20 --json c.json");
+  run("fidelio compress m --ear 0.97 -o out --threads 2 --calibration-tokens 4096 --search-tokens 1024 "
+      "--certificate-windows 10 --formats int4g64zs8,int6g64zs8,int8g64zs8 --json c.json");
   const auto report = nlohmann::json::parse(read_text_file(folder / "c.json"));
   EXPECT_GE(report["certificate"]["domains"][0]["ear"]["value"], 0.97);
   EXPECT_LT(report["bits_per_parameter"], 8);

@@ -106,7 +106,7 @@ TEST(States, SpeculationGivesThePlainText) {
     EngineCounters counters;
     expect_same(generate(runner, requests, {.state_slots = c.slots, .speculation = how, .counters = &counters}),
                 expected);
-    if (c.slots > 8) {
+    if (c.slots > 8 && !c.adapt) {  // an adaptive controller may find on a busy machine that drafts do not pay
       EXPECT_GT(counters.accepted + counters.lookup_accepted, 0);
       EXPECT_LT(counters.accepted + counters.lookup_accepted, counters.drafted + counters.looked_up);
     }

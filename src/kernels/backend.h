@@ -124,9 +124,9 @@ concept Backend = requires(B b, const LinearWeight& weight, const typename B::Li
   // --- a mixture of experts
   // experts(weights) joins one matrix of each of a layer's experts. The matrices must outlive it.
   { b.experts(std::span<const typename B::Linear* const>()) } -> std::same_as<typename B::Experts>;
-  // route(x, router, adjustments, rule, readers, logits) chooses experts for the rows of x (n, d) by a router (E, d) and
-  // its adjustments (RoutingRule), and leaves the router's logits (n, E). `readers` are the experts' matrices that the chosen rows will meet. If they are empty, the
-  // host is told of the choice, and routes() returns it.
+  // route(x, router, adjustments, rule, readers, logits) chooses experts for the rows of x (n, d) by a router (E, d)
+  // and its adjustments (RoutingRule), and leaves the router's logits (n, E). `readers` are the experts' matrices that
+  // the chosen rows will meet. If they are empty, the host is told of the choice, and routes() returns it.
   b.route(input, linear, input, RoutingRule(), std::span<const typename B::Experts* const>(), matrix);
   // routes_alone(rule, readers) tells whether route() with these readers needs no help of the host in the step that has
   // begun. The step can then be recorded, and routes() does not have the choice.

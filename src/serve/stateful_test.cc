@@ -27,7 +27,7 @@ const Checkpoint& hybrid_model() {
   return checkpoint;
 }
 
-// With drafts, the server also has little room: sequences are preempted, and so are snapshots of prefixes.
+// The server with drafts also has little room: sequences are preempted, and so are snapshots of prefixes.
 Loaded load_stateful(bool drafts) {
   auto model = std::make_shared<ServedModel>(ServedModel{
       "hybrid", tokenizer(), ChatTemplate(read_text_file(FIDELIO_SOURCE_DIR "/tools/hybrid_template.jinja")), {2}, {}});

@@ -1,5 +1,5 @@
-// This file names the tensors of gpt-oss fine-tunes whose files have a tensor for each expert, where the release has one
-// for all experts of a layer.
+// This file names the tensors of gpt-oss fine-tunes whose files have a tensor for each expert, where the release has
+// one for all experts of a layer.
 #pragma once
 #include "arch/weight_names.h"
 #include "io/tensor_files.h"
