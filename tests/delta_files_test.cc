@@ -1,6 +1,6 @@
-// These tests read and write files of models with delta nets: our folders, and GGUF files as llama.cpp's own converter
-// makes them from the tiny models (tools/make_gguf_goldens.py). A file is the same model as the folder it was made
-// from, and our export holds the same tensors as the converter's file.
+// These tests read and write files of models with delta nets, and of mixtures with other routers: our folders, and GGUF
+// files as llama.cpp's own converter makes them from the tiny models (tools/make_gguf_goldens.py). A file is the same
+// model as the folder it was made from, and our export holds the same tensors as the converter's file.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -19,6 +19,8 @@ using testing::IsEmpty;
 
 struct DeltaFolders : testing::TestWithParam<std::string> {};
 INSTANTIATE_TEST_SUITE_P(All, DeltaFolders, testing::ValuesIn(kDeltaModels),
+                         [](const auto& info) { return info.param; });
+INSTANTIATE_TEST_SUITE_P(Routed, DeltaFolders, testing::ValuesIn(kRoutedModels),
                          [](const auto& info) { return info.param; });
 
 // Unchanged weights are written once more, each under a name of its own, whatever tensors the source keeps them in.
@@ -72,6 +74,8 @@ class GgufDelta : public testing::TestWithParam<std::string> {
 };
 INSTANTIATE_TEST_SUITE_P(All, GgufDelta, testing::Values("qwen3_5", "qwen3_5_moe_image", "qwen3_next"),
                          [](const auto& info) { return info.param; });
+INSTANTIATE_TEST_SUITE_P(Routed, GgufDelta, testing::Values("qwen2_moe", "glm4_moe", "minimax_m2"),
+                         [](const auto& info) { return info.param; });
 
 // The weights are those of the folder bit for bit, in our order of heads. The file holds -e^x for the logarithm x of
 // the decay's rate: e^x is rounded to 2^-24 of its size and its logarithm, which is below 5 in size, to 2^-22, so x
@@ -81,10 +85,15 @@ TEST_P(GgufDelta, IsTheModelOfTheFolder) {
   ASSERT_EQ(linears_of(read.config()), linears_of(ours.config()));
   EXPECT_EQ(read.config().kinds, ours.config().kinds);
   EXPECT_EQ(rotary_columns(read.config()), rotary_columns(ours.config()));
+  EXPECT_EQ(read.config().router, ours.config().router);
+  EXPECT_EQ(read.config().renormalised, ours.config().renormalised);
   for (LinearId id : linears_of(ours.config()))
     EXPECT_EQ(decode(read.linear(id)), decode(ours.linear(id))) << to_string(id);
   for (LinearId id : fixed_linears_of(ours.config()))
     EXPECT_EQ(decode(read.linear(id)), decode(ours.linear(id))) << to_string(id);
+  for (const int layer : routed_layers(ours.config()))
+    for (const RouterTensor which : router_tensors(ours.config()))
+      EXPECT_EQ(read.router(layer, which), ours.router(layer, which)) << router_name(ours.config(), layer, which);
   for (const int layer : delta_layers(ours.config()))
     for (const DeltaTensor which : kDeltaTensors) {
       const std::vector<float> a = read.delta(layer, which), b = ours.delta(layer, which);

@@ -48,6 +48,8 @@ INSTANTIATE_TEST_SUITE_P(All, Families, testing::ValuesIn(kFamilyModels), [](con
 INSTANTIATE_TEST_SUITE_P(Experts, Families, testing::ValuesIn(kExpertModels),
                          [](const auto& info) { return info.param; });
 INSTANTIATE_TEST_SUITE_P(Delta, Families, testing::ValuesIn(kDeltaModels), [](const auto& info) { return info.param; });
+INSTANTIATE_TEST_SUITE_P(Routed, Families, testing::ValuesIn(kRoutedModels),
+                         [](const auto& info) { return info.param; });
 INSTANTIATE_TEST_SUITE_P(Sinks, Families, testing::ValuesIn(kSinkModels), [](const auto& info) { return info.param; });
 
 // Calibration runs a layer stop by stop. The result is that of the layer in one piece, with the same operations and

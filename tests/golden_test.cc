@@ -60,6 +60,8 @@ INSTANTIATE_TEST_SUITE_P(Families, TinyModels, testing::ValuesIn(kFamilyModels),
                          [](const auto& info) { return info.param; });
 INSTANTIATE_TEST_SUITE_P(Delta, TinyModels, testing::ValuesIn(kDeltaModels),
                          [](const auto& info) { return info.param; });
+INSTANTIATE_TEST_SUITE_P(Routed, TinyModels, testing::ValuesIn(kRoutedModels),
+                         [](const auto& info) { return info.param; });
 INSTANTIATE_TEST_SUITE_P(Sinks, TinyModels, testing::ValuesIn(kSinkModels),
                          [](const auto& info) { return info.param; });
 

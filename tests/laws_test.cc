@@ -144,6 +144,12 @@ TEST_P(RowInvariance, OfDenseModels) {
     for (const std::string& model : *models) expect_row_invariance({model, GetParam(), KvFormat::f16, false}, {3});
   for (const std::string& model : kTinyModels) expect_row_invariance({model, GetParam(), KvFormat::f16, false}, {3});
 }
+TEST_P(RowInvariance, OfMixturesWithOtherRouters) {
+  for (const std::string& model : kRoutedModels) {
+    expect_row_invariance({model, GetParam(), KvFormat::f16, false}, {3});
+    expect_row_invariance({model, GetParam(), KvFormat::f16, true}, {3});
+  }
+}
 TEST_P(RowInvariance, OfQuantisedModels) {
   for (const char* model : {"llama2", "mistral", "qwen2", "yarn"})
     expect_row_invariance({model, GetParam(), KvFormat::f16, true}, {3});

@@ -34,6 +34,10 @@ inline const std::vector<std::string> kDeltaModels = {
     "qwen3_5",         "qwen3_5_linear", "qwen3_5_moe",        "qwen3_5_moe_plain", "qwen3_next",
     "qwen3_next_full", "qwen3_5_image",  "qwen3_5_image_tied", "qwen3_5_moe_image", "qwen3_5_moe_image_each"};
 
+// These are mixtures of experts with other routers, with shared experts or with layers that have none.
+inline const std::vector<std::string> kRoutedModels = {"qwen2_moe",       "qwen2_moe_step", "glm4_moe",
+                                                       "glm4_moe_groups", "minimax_m2",     "minimax_m2_whole"};
+
 // These have sinks in attention and clamped gates in experts, whose files hold them by columns or in MXFP4.
 inline const std::vector<std::string> kSinkModels = {"gpt_oss", "gpt_oss_keys5", "gpt_oss_mxfp4"};
 

@@ -26,12 +26,13 @@ INSTANTIATE_TEST_SUITE_P(Families, ProgramText, testing::ValuesIn(kFamilyModels)
                          [](const auto& i) { return i.param; });
 INSTANTIATE_TEST_SUITE_P(Experts, ProgramText, testing::ValuesIn(kExpertModels), [](const auto& i) { return i.param; });
 INSTANTIATE_TEST_SUITE_P(Delta, ProgramText, testing::ValuesIn(kDeltaModels), [](const auto& i) { return i.param; });
+INSTANTIATE_TEST_SUITE_P(Routed, ProgramText, testing::ValuesIn(kRoutedModels), [](const auto& i) { return i.param; });
 INSTANTIATE_TEST_SUITE_P(Sinks, ProgramText, testing::ValuesIn(kSinkModels), [](const auto& i) { return i.param; });
 
 // No golden is left of a model that is gone.
 TEST(ProgramTexts, AreThoseOfTheTestModels) {
   std::vector<std::string> expected;
-  for (const auto* models : {&kTinyModels, &kFamilyModels, &kExpertModels, &kDeltaModels, &kSinkModels})
+  for (const auto* models : {&kTinyModels, &kFamilyModels, &kExpertModels, &kDeltaModels, &kRoutedModels, &kSinkModels})
     for (const std::string& name : *models) expected.push_back(name + ".txt");
   EXPECT_THAT(entries(kPrograms), testing::UnorderedElementsAreArray(expected));
 }

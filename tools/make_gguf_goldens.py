@@ -9,7 +9,8 @@ order, so what is kept of a file is its header and its SHA-256, from which tests
 llama.cpp (made with that of llama-cpp-python 0.3.36).
   python tools/make_gguf_goldens.py LLAMA_CPP > src/io/testdata/gguf_experts.json
 
-Models with delta nets: the files that the same converter makes. Their data are computed, so the files are kept as they are.
+Models with delta nets, and mixtures with other routers: the files that the same converter makes. Data of some are computed, so the
+files are kept as they are.
   python tools/make_gguf_goldens.py LLAMA_CPP tests/golden/gguf"""
 import hashlib
 import json
@@ -55,7 +56,7 @@ def golden(kind, blocks, values):
             "values": np.ascontiguousarray(values, dtype=np.float32).tobytes().hex()}
 
 
-DELTA_MODELS = ("qwen3_5", "qwen3_5_moe_image", "qwen3_next")
+KEPT_MODELS = ("qwen3_5", "qwen3_5_moe_image", "qwen3_next", "qwen2_moe", "glm4_moe", "minimax_m2")
 EXPERT_MODELS = ("mixtral", "olmoe", "qwen3_moe", "granitemoe")
 
 
@@ -119,7 +120,7 @@ if len(sys.argv) > 1:
     with tempfile.TemporaryDirectory() as work:
         if len(sys.argv) > 2:
             os.makedirs(sys.argv[2], exist_ok=True)
-            for name in DELTA_MODELS:
+            for name in KEPT_MODELS:
                 shutil.copy(convert(name, work), sys.argv[2])
         else:
             print(json.dumps({name: header_of(convert(name, work)) for name in EXPERT_MODELS}, indent=0))

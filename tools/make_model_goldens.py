@@ -34,7 +34,8 @@ CLASSES = {"llama": "LlamaForCausalLM", "mistral": "MistralForCausalLM", "qwen2"
            "phi3": "Phi3ForCausalLM", "granite": "GraniteForCausalLM", "olmo2": "Olmo2ForCausalLM", "olmo3": "Olmo3ForCausalLM",
            "gemma3_text": "Gemma3ForCausalLM", "mixtral": "MixtralForCausalLM", "olmoe": "OlmoeForCausalLM", "qwen3_moe": "Qwen3MoeForCausalLM",
            "granitemoe": "GraniteMoeForCausalLM", "qwen3_next": "Qwen3NextForCausalLM", "qwen3_5_text": "Qwen3_5ForCausalLM",
-           "qwen3_5_moe_text": "Qwen3_5MoeForCausalLM", "gpt_oss": "GptOssForCausalLM"}
+           "qwen3_5_moe_text": "Qwen3_5MoeForCausalLM", "qwen2_moe": "Qwen2MoeForCausalLM", "glm4_moe": "Glm4MoeForCausalLM",
+           "minimax_m2": "MiniMaxM2ForCausalLM", "gpt_oss": "GptOssForCausalLM"}
 
 # name -> (dtype of the file, family, keys). Sizes are small and awkward on purpose: d = 48 and f = 80 are multiples of 16 but
 # not of 32 or 64, so that every kernel meets its ragged end.
@@ -159,10 +160,33 @@ GPT_OSS = {
 }
 WINDOWED = dict(SMALL, vocab_size=48, num_attention_heads=4, num_key_value_heads=2, head_dim=24, max_position_embeddings=256, sliding_window=20)
 # The norm of a delta net's output divides by its size, which is near zero where q and k happen to be orthogonal: the first rows of
-# such a model say little about anybody's arithmetic. These have other random numbers, in which no row is so.
-SEEDS = {"qwen3_next": 3, "qwen3_5_moe": 2}
+# such a model say little about anybody's arithmetic. These have other random numbers, in which no row is so. So has qwen2_moe_step,
+# in one of whose rows transformers is off by 1.3e-5 of its own logits in FP64.
+SEEDS = {"qwen3_next": 3, "qwen3_5_moe": 2, "qwen2_moe_step": 1}
+# Mixtures whose experts are chosen by other laws than the largest of a softmax, read over 150 tokens too.
+LONG = dict(SMALL, max_position_embeddings=256)
+ROUTED = {
+    # The shares of a row's experts do not sum to 1, as no key says otherwise, and q, k and v have biases.
+    "qwen2_moe": ("bfloat16", "qwen2_moe", dict(num_experts=5, num_experts_per_tok=3, moe_intermediate_size=24, shared_expert_intermediate_size=32)),
+    # Every second layer has experts, and not the last of these; the first and the third have a window.
+    "qwen2_moe_step": ("float32", "qwen2_moe", dict(num_hidden_layers=4, num_experts=6, num_experts_per_tok=2, moe_intermediate_size=40,
+                                                    shared_expert_intermediate_size=24, decoder_sparse_step=2, mlp_only_layers=[3], norm_topk_prob=True,
+                                                    qkv_bias=False, use_sliding_window=True, sliding_window=20, max_window_layers=3,
+                                                    tie_word_embeddings=True, num_key_value_heads=5)),
+    # Half of each head is turned, as no key says otherwise. A block that predicts a token more is behind the last layer.
+    "glm4_moe": ("bfloat16", "glm4_moe", dict(num_hidden_layers=3, head_dim=16, n_routed_experts=6, num_experts_per_tok=3, moe_intermediate_size=24,
+                                              n_shared_experts=1, routed_scaling_factor=2.5, use_qk_norm=True, attention_bias=True)),
+    "glm4_moe_groups": ("float32", "glm4_moe", dict(num_hidden_layers=4, head_dim=16, n_routed_experts=9, num_experts_per_tok=4, n_group=3, topk_group=2,
+                                                    moe_intermediate_size=12, n_shared_experts=2, norm_topk_prob=False, first_k_dense_replace=2,
+                                                    tie_word_embeddings=True, partial_rotary_factor=0.25, num_key_value_heads=5)),
+    # Half of each head is turned, which a key of the family's own says.
+    "minimax_m2": ("bfloat16", "minimax_m2", dict(num_local_experts=7, num_experts_per_tok=2, intermediate_size=24, head_dim=16, rotary_dim=8)),
+    "minimax_m2_whole": ("float16", "minimax_m2", dict(num_hidden_layers=3, num_local_experts=4, num_experts_per_tok=4, intermediate_size=40, head_dim=8,
+                                                       num_attention_heads=6, num_key_value_heads=3, tie_word_embeddings=True)),
+}
 MODELS.update(FAMILIES)
 MODELS.update(DELTA)
+MODELS.update(ROUTED)
 MODELS.update(GPT_OSS)
 # These files hold a tensor for each matrix of each expert; the others hold those of a layer together.
 EACH_EXPERT = ("qwen3_next", "qwen3_next_full", "qwen3_5_moe_plain", "qwen3_5_moe_image_each")
@@ -177,7 +201,7 @@ for NAME in DELTA:
 # What the text model is called there, and its rope, which has rows and columns of pictures too.
 PICTURES = {"qwen3_vl": dict(model_type="qwen3_vl_text", rope_scaling=dict(mrope_interleaved=True, mrope_section=[4, 2, 2], rope_type="default"))}
 ZERO_CENTRED = ("gemma3_text", "qwen3_next", "qwen3_5_text", "qwen3_5_moe_text")  # their files hold w - 1 for a norm's w
-WITH_EXPERTS = ("mixtral", "olmoe", "qwen3_moe", "granitemoe")
+WITH_EXPERTS = ("mixtral", "olmoe", "qwen3_moe", "granitemoe", "qwen2_moe", "glm4_moe", "minimax_m2")
 PROMPTS = {
     "quill-26m": ["The quick brown fox", "In 1998, the city of", "#include <stdio.h>\n", "A list of the rivers of", "12 + 30 =", "The", None,
                   "To install the package, run", "Für Élise — naïve café", "She said: \""],
@@ -188,7 +212,7 @@ QUESTION = "What is 348 + 5127?"  # in place of None: through the chat template
 
 
 def base_of(name):
-    return SMALL if name in FAMILIES else MIXED if name in DELTA else WINDOWED if name in GPT_OSS else BASE
+    return (SMALL if name in FAMILIES else MIXED if name in DELTA else LONG if name in ROUTED else WINDOWED if name in GPT_OSS else BASE)
 
 
 def value_of(key, shape, family):
@@ -315,6 +339,13 @@ def put_within(folder, name):
         file.write("\n")
 
 
+def put_predictor(folder, layer):
+    """A part of what files of GLM-4.5 hold of a block that predicts a token more, and which transformers does not read."""
+    path = os.path.join(folder, "model.safetensors")
+    parts = {f"model.layers.{layer}.{key}": torch.ones(8) for key in ("enorm.weight", "mlp.gate.e_score_correction_bias")}
+    save_file(dict(load_file(path), **parts), path, metadata={"format": "pt"})
+
+
 @torch.no_grad()
 def continuation(model, ids, tokens, stop):
     options = dict(eos_token_id=stop) if stop else dict(eos_token_id=None)
@@ -360,11 +391,13 @@ def tiny(name):
     folder = f"tests/models/{name}"
     write_tiny(folder, name, *MODELS[name])
     model = load(folder)
-    tokens, continued = (150, 40) if name in DELTA or name in GPT_OSS else (TOKENS, GREEDY)
+    tokens, continued = (150, 40) if name in DELTA or name in ROUTED or name in GPT_OSS else (TOKENS, GREEDY)
     ids = torch.randint(3, base_of(name)["vocab_size"], (tokens,), generator=torch.Generator().manual_seed(1)).tolist()
     logits = logits_of(model, ids)
     greedy, gaps = continuation(model, ids, continued, None)
     write_golden(name, dict(ids=ids, greedy=greedy, gap=gaps), logits)
+    if name == "glm4_moe":
+        put_predictor(folder, model.config.num_hidden_layers)
     if name in WITHIN:
         put_within(folder, name)
         if name in DELTA:  # transformers reads the text model from within

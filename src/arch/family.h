@@ -27,6 +27,9 @@ enum class Architecture : uint8_t {
   qwen3_next,
   qwen3_5,
   qwen3_5_moe,
+  qwen2_moe,
+  glm4_moe,
+  minimax_m2,
   gpt_oss
 };
 
@@ -36,8 +39,9 @@ enum class Activation : uint8_t { silu, gelu_tanh, sigmoid, clamped };
 enum class QkNorm : uint8_t { none, head, width };
 // ExpertFiles says under which names files keep the experts of a layer.
 //   none       The layer has no experts.
-//   each       Each matrix has a name of its own, mlp.experts.5.gate_proj (Qwen3, OLMoE).
-//   lettered   Each matrix has a name of its own, block_sparse_moe.experts.5.w1 (Mixtral).
+//   each       Each matrix has a name of its own, mlp.experts.5.gate_proj (Qwen3, OLMoE, GLM).
+//   lettered   Each matrix has a name of its own, block_sparse_moe.experts.5.w1 (Mixtral,
+//              MiniMax).
 //   stacked    All experts are in two tensors of three dimensions (Granite).
 //   joined     All experts are in two tensors of three dimensions, mlp.experts.gate_up_proj and down_proj (Qwen3.5), or
 //              each matrix has its own name as for `each` (Qwen3-Next).
@@ -56,6 +60,7 @@ struct Blocks {
   bool fused = false;                        // files hold q, k, v as one matrix, and gate, up as one
   bool delta_fused = false;     // files hold a delta net's q, k, v, z as one matrix, and b, a as one, by key head
   bool attention_gate = false;  // q's matrix holds, by head, e rows of q and e rows of a gate on attention's output
+  bool shared_gate = true;      // the output of a shared expert is multiplied by the sigmoid of a gate of its own
   bool sinks = false;           // each head has a logit of its own that joins its softmax and gives nothing
   ExpertFiles experts = ExpertFiles::none;  // where the MLP is a mixture of experts, how files name them
 };

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "arch/family.h"
+#include "arch/router.h"
 #include "core/dtype.h"
 
 namespace fidelio {
@@ -68,20 +69,6 @@ struct DeltaNet {
   int64_t channels() const { return 2 * keys() + values(); }  // of the convolution: q, k and v of all heads
 };
 
-// Scoring says what a router makes of the logits of a row: their softmax, or the sigmoid of each.
-enum class Scoring : uint8_t { softmax, sigmoid };
-
-// A Router says how experts are chosen and summed, besides their numbers. RoutingRule (step/routes.h) has the law.
-struct Router {
-  Scoring scoring = Scoring::softmax;
-  bool bias = false;                   // its logits have a bias
-  bool corrected = false;              // a bias of each expert's score counts for the choice and not for the share
-  bool scaled = false;                 // the share of each expert has a factor of its own
-  int groups = 1, groups_per_row = 1;  // a row's experts are of so many groups
-  double factor = 1;                   // all shares are multiplied by it
-  bool operator==(const Router&) const = default;
-};
-
 // The number of the predictor's layer (ModelConfig::predictor), which is none of the layers [0, L).
 inline constexpr int kPredictorLayer = -2;
 
@@ -116,8 +103,7 @@ struct ModelConfig {
   bool renormalised = false;
   Router router;
   // In a model with experts, f is the ffn dim of an expert. dense_f is that of the layers without experts, and shared_f
-  // that of an MLP that every row passes besides its experts, times the sigmoid of a gate of its own. 0 means there is
-  // none.
+  // that of an MLP that every row passes besides its experts (Blocks::shared_gate). 0 means there is none.
   int dense_f = 0, shared_f = 0;
   DeltaNet delta;  // of the layers whose mixer it is
   // Files of this model have a block that predicts one token more (multi-token prediction, Qwen3.5's mtp.*). It is a

@@ -55,6 +55,11 @@ bool has_bias(const ModelConfig& c, Role role) {
 
 namespace {
 
+// Tells whether a layer has a shared expert with a gate of its own.
+bool has_shared_router(const ModelConfig& c, int layer) {
+  return has_experts(c, layer) && c.shared_f > 0 && c.blocks.shared_gate;
+}
+
 // Appends the linears of a layer by its stops, and then those of each of its experts.
 void append_layer(const ModelConfig& c, int layer, std::vector<LinearId>& ids) {
   for (const Stop& stop : stops_of(c, layer))
@@ -79,7 +84,7 @@ std::vector<LinearId> predictor_linears_of(const ModelConfig& c) {
   if (!c.predictor) return {};
   std::vector<LinearId> ids = {{kPredictorLayer, Role::join}};
   append_layer(c, kPredictorLayer, ids);
-  if (has_experts(c, kPredictorLayer) && c.shared_f > 0) ids.push_back({kPredictorLayer, Role::shared_router});
+  if (has_shared_router(c, kPredictorLayer)) ids.push_back({kPredictorLayer, Role::shared_router});
   return ids;
 }
 
@@ -87,7 +92,7 @@ std::vector<LinearId> fixed_linears_of(const ModelConfig& c) {
   std::vector<LinearId> ids;
   for (int i = 0; i < c.L; ++i) {
     if (has_delta_net(c, i)) ids.insert(ids.end(), {{i, Role::delta_b}, {i, Role::delta_a}});
-    if (has_experts(c, i) && c.shared_f > 0) ids.push_back({i, Role::shared_router});
+    if (has_shared_router(c, i)) ids.push_back({i, Role::shared_router});
   }
   return ids;
 }

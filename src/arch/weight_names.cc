@@ -215,7 +215,20 @@ FusedName interleaved_name(const ModelConfig& c, LinearId id) {
 
 }  // namespace
 
+namespace {
+
+bool is_of_shared_expert(Role role) {
+  return role == Role::shared_gate || role == Role::shared_up || role == Role::shared_down;
+}
+
+}  // namespace
+
 std::string file_module_name(const ModelConfig& c, LinearId id) {
+  if (is_of_shared_expert(id.role) && !c.blocks.shared_gate) {
+    constexpr std::string_view kOurs = ".shared_expert.", kTheirs = ".shared_experts.";
+    std::string name = module_name(id);
+    return name.replace(name.find(kOurs), kOurs.size(), kTheirs);
+  }
   if (id.expert < 0 || c.blocks.experts != ExpertFiles::lettered) return module_name(id);
   const std::string weight = expert_name(c, id).weight;
   return weight.substr(0, weight.rfind('.'));
@@ -231,6 +244,10 @@ FusedName fused_bias_name(const ModelConfig& c, LinearId id) {
 
 FusedName fused_name(const ModelConfig& c, LinearId id) {
   if (id.expert >= 0) return expert_name(c, id);
+  if (is_of_shared_expert(id.role) && !c.blocks.shared_gate) {
+    const int64_t rows = id.role == Role::shared_down ? c.d : c.shared_f;
+    return {file_module_name(c, id) + ".weight", {{0, rows}}, rows};
+  }
   if (c.blocks.delta_fused) return interleaved_name(c, id);
   if (!c.blocks.fused) return {};
   const int64_t q = int64_t{c.h} * c.e, kv = int64_t{c.hk} * c.e, f = c.f;

@@ -92,7 +92,7 @@ FusedName fused_name(const ModelConfig& config, LinearId id);
 // in all.
 FusedName fused_bias_name(const ModelConfig& config, LinearId id);
 // Returns the module name of a linear in the family's own files. It is module_name(), except in Mixtral, where it is
-// for example "model.layers.3.block_sparse_moe.experts.5.w1".
+// for example "model.layers.3.block_sparse_moe.experts.5.w1", and for GLM's shared experts.
 std::string file_module_name(const ModelConfig& config, LinearId id);
 
 }  // namespace fidelio

@@ -57,6 +57,12 @@ Defaults defaults_of(Architecture architecture) {
     case Architecture::qwen3_next:
     case Architecture::qwen3_5_moe:
       return {2, 256, 32768, 1e-6, false, -1, -1};
+    case Architecture::qwen2_moe:
+      return {16, 0, 32768, 1e-6, false, -1, -1};
+    case Architecture::glm4_moe:
+      return {8, 0, 131072, 1e-5, false, -1, -1};
+    case Architecture::minimax_m2:
+      return {8, 128, 196608, 1e-6, false, 200034, 200020};
     case Architecture::gpt_oss:
       return {8, 64, 131072, 1e-5, false, -1, -1};
   }
@@ -134,8 +140,13 @@ void read_dimensions(const Keys& keys, ModelConfig& c) {
   c.d = keys.integer("hidden_size", 1, kMaxInt);
   // The intermediate_size of these families is that of layers without experts.
   const bool shared = c.architecture == Architecture::qwen3_next || c.architecture == Architecture::qwen3_5_moe;
-  const bool own_width = c.architecture == Architecture::qwen3_moe || shared;
-  c.f = own_width ? keys.integer_or("moe_intermediate_size", shared ? 512 : 768, 1, kMaxInt)
+  const bool wide = c.architecture == Architecture::qwen2_moe || c.architecture == Architecture::glm4_moe;
+  const bool own_width = c.architecture == Architecture::qwen3_moe || shared || wide;
+  c.f = own_width ? keys.integer_or("moe_intermediate_size",
+                                    shared ? 512
+                                    : wide ? 1408
+                                           : 768,
+                                    1, kMaxInt)
                   : keys.integer("intermediate_size", 1, kMaxInt);
   // Configs of Gemma 3 models that see images leave these out where they are the class's defaults.
   const bool gemma = c.architecture == Architecture::gemma3;
@@ -163,6 +174,7 @@ void read_dimensions(const Keys& keys, ModelConfig& c) {
 
 void read_experts(const Keys& keys, ModelConfig& c) {
   if (c.blocks.experts == ExpertFiles::none || hf::has_mixed_layers(c.architecture)) return;
+  if (hf::has_own_routers(c.architecture)) return hf::read_own_routers(keys, c);
   const bool gpt_oss = c.architecture == Architecture::gpt_oss;
   const bool local = c.architecture == Architecture::mixtral || c.architecture == Architecture::granite_moe || gpt_oss;
   const int missing = c.architecture == Architecture::qwen3_moe || gpt_oss ? 128 : local ? 8 : 64;
@@ -186,6 +198,8 @@ bool has_window(const Keys& keys, const ModelConfig& c, int layer) {
     case Architecture::qwen2:
     case Architecture::qwen3:
       return layer >= keys.integer_or("max_window_layers", 28, 0, kMaxInt);
+    case Architecture::qwen2_moe:
+      return layer % 2 == 0 && layer < keys.integer_or("max_window_layers", 28, 0, kMaxInt);
     case Architecture::smollm3:
       return c.kinds[static_cast<size_t>(layer)].rope == RopeUse::none;
     case Architecture::olmo3:
@@ -219,6 +233,7 @@ int read_window(const Keys& keys, const ModelConfig& c) {
     case Architecture::qwen2:
     case Architecture::qwen3:
     case Architecture::qwen3_moe:
+    case Architecture::qwen2_moe:
       return keys.boolean_or("use_sliding_window", false) ? window(4096) : 0;
     case Architecture::smollm3:
       return keys.boolean_or("use_sliding_window", false) ? window(0) : 0;
@@ -273,6 +288,7 @@ void read_layers(const Keys& keys, ModelConfig& c) {
   if (uniform && any != all) keys.refuse("layer_types", "the same type in every layer");
   if (uniform && !any && window != 0) keys.refuse("layer_types", "sliding_attention, as sliding_window is set");
   c.sliding_window = any ? window : 0;
+  hf::read_dense_layers(keys, c);
   if (std::all_of(c.kinds.begin(), c.kinds.end(), [&](const LayerKind& kind) {
         return kind == LayerKind{c.sliding_window, RopeUse::global};
       }))
@@ -369,6 +385,12 @@ void read_biases(const Keys& keys, ModelConfig& c) {
     case Architecture::gpt_oss:
       attention = true;
       break;
+    case Architecture::qwen2_moe:
+      c.qkv_bias = keys.boolean_or("qkv_bias", true);
+      return;
+    case Architecture::glm4_moe:
+      c.qkv_bias = keys.boolean_or("attention_bias", false);
+      return;
     default:
       break;
   }

@@ -77,6 +77,14 @@ inline bool has_mixed_layers(Architecture architecture) {
 }
 // Reads the numbers of delta nets, which layers have one, and the experts of these families.
 void read_mixed_layers(const Keys& keys, ModelConfig& c);
+// These mixtures choose experts by laws of their own, or have experts in some layers alone.
+inline bool has_own_routers(Architecture architecture) {
+  return architecture == Architecture::qwen2_moe || architecture == Architecture::glm4_moe ||
+         architecture == Architecture::minimax_m2;
+}
+// Reads their experts and routers. read_dense_layers() then marks the layers that have none, in `kinds`.
+void read_own_routers(const Keys& keys, ModelConfig& c);
+void read_dense_layers(const Keys& keys, ModelConfig& c);
 // Fills rope, local_rope, rotary and query_growth. architecture, e and max_positions must be set already.
 void read_ropes(const Keys& keys, ModelConfig& c);
 // Raises max_positions to the context that the rope reaches, as vLLM computes it. The documentation of transformers

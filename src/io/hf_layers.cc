@@ -1,14 +1,28 @@
-// This file reads which layers of Qwen3-Next and Qwen3.5 have delta nets and which have experts.
+// This file reads which layers of a model have delta nets and which have experts, and how these are chosen.
+#include <algorithm>
 #include <set>
-#include <utility>
 
 #include "io/hf_keys.h"
 
 namespace fidelio::hf {
 namespace {
 
-// Reads which layers of Qwen3-Next have one MLP in place of experts. Where all have, the model is one without experts.
-void read_dense_layers(const Keys& keys, ModelConfig& c) {
+// Marks layers that have one MLP in place of experts. Where all have, the model is one without experts.
+void mark_dense(const std::set<int>& dense, int width, ModelConfig& c) {
+  if (dense.empty()) return;
+  if (std::ssize(dense) < c.L) {
+    c.dense_f = width;
+    for (const int i : dense) c.kinds[static_cast<size_t>(i)].dense = true;
+    return;
+  }
+  c.f = width;
+  c.experts = c.experts_per_row = c.shared_f = 0;
+  c.renormalised = false;
+  c.router = {};
+}
+
+// Reads which layers of Qwen's mixtures have one MLP in place of experts.
+void read_sparse_steps(const Keys& keys, ModelConfig& c) {
   const int step = keys.integer_or("decoder_sparse_step", 1, 1, kMaxInt);
   std::set<int> dense;
   if (const Json* list = keys.find("mlp_only_layers")) {
@@ -21,14 +35,7 @@ void read_dense_layers(const Keys& keys, ModelConfig& c) {
   }
   for (int i = 0; i < c.L; ++i)
     if (c.experts == 0 || (i + 1) % step != 0) dense.insert(i);
-  if (dense.empty()) return;
-  c.dense_f = keys.integer_or("intermediate_size", 5632, 1, kMaxInt);
-  for (const int i : dense) c.kinds[static_cast<size_t>(i)].dense = true;
-  if (std::ssize(dense) < c.L) return;
-  c.f = std::exchange(c.dense_f, 0);
-  c.experts = c.experts_per_row = c.shared_f = 0;
-  c.renormalised = false;
-  for (LayerKind& kind : c.kinds) kind.dense = false;
+  mark_dense(dense, dense.empty() ? 0 : keys.integer_or("intermediate_size", 5632, 1, kMaxInt), c);
 }
 
 // Reads the experts of Qwen3-Next and of Qwen3.5's mixtures.
@@ -39,14 +46,57 @@ void read_shared_experts(const Keys& keys, ModelConfig& c) {
   c.renormalised = keys.boolean_or("norm_topk_prob", true);
   if (!next && !c.renormalised) keys.refuse("norm_topk_prob", "true (the shares of a row's experts sum to 1 here)");
   c.shared_f = keys.integer_or("shared_expert_intermediate_size", 512, 0, kMaxInt);
-  if (next) return read_dense_layers(keys, c);
+  if (next) return read_sparse_steps(keys, c);
   if (keys.integer_or("decoder_sparse_step", 1, 0, kMaxInt) != 1)
     keys.refuse("decoder_sparse_step", "1 (every layer has experts here)");
   if (const Json* dense = keys.find("mlp_only_layers"); dense && (!dense->is_array() || !dense->empty()))
     keys.refuse("mlp_only_layers", "an empty list (every layer has experts here)");
 }
 
+// Reads the experts of GLM-4.5 and its successors.
+void read_glm(const Keys& keys, ModelConfig& c) {
+  const char* key =
+      keys.find("n_routed_experts") || !keys.find("num_local_experts") ? "n_routed_experts" : "num_local_experts";
+  c.experts = keys.integer_or(key, 128, 2, kMaxExperts / c.L);
+  c.renormalised = keys.boolean_or("norm_topk_prob", true);
+  Router& r = c.router;
+  r.scoring = Scoring::sigmoid, r.corrected = true;
+  r.factor = keys.number_or("routed_scaling_factor", 1, 1e-9, 1e9);
+  r.groups = keys.integer_or("n_group", 1, 1, c.experts / 2);
+  if (c.experts % r.groups != 0) keys.refuse("n_group", fmt::format("a divisor of the {} experts", c.experts));
+  r.groups_per_row = keys.integer_or("topk_group", 1, 1, r.groups);
+  const int eligible = c.experts / r.groups * r.groups_per_row;
+  c.experts_per_row = keys.integer_or("num_experts_per_tok", std::min(8, eligible), 1, eligible);
+  c.shared_f = keys.integer_or("n_shared_experts", 1, 0, kMaxInt / c.f) * c.f;
+  c.blocks.qk_norm = keys.boolean_or("use_qk_norm", false) ? QkNorm::head : QkNorm::none;
+}
+
 }  // namespace
+
+void read_own_routers(const Keys& keys, ModelConfig& c) {
+  if (c.architecture == Architecture::glm4_moe) return read_glm(keys, c);
+  if (c.architecture == Architecture::qwen2_moe) {
+    c.experts = keys.integer_or("num_experts", 60, 0, kMaxExperts / c.L);
+    if (c.experts > 0) c.experts_per_row = keys.integer_or("num_experts_per_tok", 4, 1, c.experts);
+    c.renormalised = keys.boolean_or("norm_topk_prob", false);
+    c.shared_f = keys.integer_or("shared_expert_intermediate_size", 5632, 0, kMaxInt);
+    return;
+  }
+  const char* key = keys.find("num_local_experts") || !keys.find("num_experts") ? "num_local_experts" : "num_experts";
+  c.experts = keys.integer_or(key, 256, 1, kMaxExperts / c.L);
+  c.experts_per_row = keys.integer_or("num_experts_per_tok", 8, 1, c.experts);
+  c.renormalised = true;
+  c.router.scoring = Scoring::sigmoid, c.router.corrected = true;
+}
+
+void read_dense_layers(const Keys& keys, ModelConfig& c) {
+  if (c.architecture == Architecture::qwen2_moe) return read_sparse_steps(keys, c);
+  if (c.architecture != Architecture::glm4_moe) return;
+  std::set<int> dense;
+  const int first = keys.integer_or("first_k_dense_replace", 1, 0, kMaxInt);
+  for (int i = 0; i < std::min(first, c.L); ++i) dense.insert(i);
+  mark_dense(dense, dense.empty() ? 0 : keys.integer_or("intermediate_size", 10944, 1, kMaxInt), c);
+}
 
 void read_mixed_layers(const Keys& keys, ModelConfig& c) {
   constexpr int kMaxHeads = 4096, kMaxHeadDim = 1024, kMaxKernel = 16;  // These are some 16 times those of any model.

@@ -1,4 +1,5 @@
-// These tests read config.json of the families whose layers differ in kind: those with delta nets, and gpt-oss.
+// These tests read config.json of the families whose layers differ in kind: those with delta nets, mixtures with other
+// routers, and gpt-oss.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -115,6 +116,85 @@ TEST(HfLayers, ExpertsAreWhereQwenNextHasThem) {
     EXPECT_EQ(std::tie(c.experts, c.f, c.shared_f, c.dense_f), std::tuple(0, 5120, 0, 0));
     EXPECT_TRUE(routed_layers(c).empty());
   }
+}
+
+// The keys that GLM-4.5-Air's own file has.
+Json glm() {
+  return Json::parse(R"({"architectures":["Glm4MoeForCausalLM"],"attention_bias":true,"attention_dropout":0.0,
+    "pad_token_id":151329,"eos_token_id":[151329,151336,151338],"head_dim":128,"hidden_act":"silu","hidden_size":4096,
+    "partial_rotary_factor":0.5,"initializer_range":0.02,"intermediate_size":10944,"max_position_embeddings":131072,
+    "model_type":"glm4_moe","moe_intermediate_size":1408,"norm_topk_prob":true,"num_attention_heads":96,"n_group":1,
+    "topk_group":1,"n_routed_experts":128,"n_shared_experts":1,"routed_scaling_factor":1.0,"num_experts_per_tok":8,
+    "first_k_dense_replace":1,"num_hidden_layers":46,"num_key_value_heads":8,"num_nextn_predict_layers":1,
+    "rms_norm_eps":1e-05,"rope_scaling":null,"rope_theta":1000000,"tie_word_embeddings":false,"torch_dtype":"bfloat16",
+    "use_cache":true,"use_qk_norm":false,"vocab_size":151552})");
+}
+
+TEST(HfRouters, GlmChoosesBySigmoidsInGroups) {
+  const ModelConfig c = parse(glm());
+  EXPECT_EQ(std::tie(c.experts, c.experts_per_row, c.f, c.dense_f, c.shared_f), std::tuple(128, 8, 1408, 10944, 1408));
+  EXPECT_EQ(c.router, (Router{.scoring = Scoring::sigmoid, .corrected = true}));
+  EXPECT_EQ(std::tie(c.renormalised, c.qkv_bias, c.o_bias), std::tuple(true, true, false));
+  EXPECT_EQ(rotary_columns(c), 64);
+  EXPECT_EQ(c.blocks.qk_norm, QkNorm::none);
+  EXPECT_EQ(routed_layers(c).size(), 45u);
+  EXPECT_FALSE(has_experts(c, 0));
+  EXPECT_TRUE(fixed_linears_of(c).empty());  // The shared expert has no gate.
+  Json other = glm();
+  other.update({{"n_group", 8},
+                {"topk_group", 3},
+                {"routed_scaling_factor", 2.5},
+                {"use_qk_norm", true},
+                {"n_shared_experts", 2}});
+  const ModelConfig d = parse(other);
+  EXPECT_EQ(std::tie(d.router.groups, d.router.groups_per_row, d.router.factor), std::tuple(8, 3, 2.5));
+  EXPECT_EQ(std::tie(d.shared_f, d.blocks.qk_norm), std::tuple(2816, QkNorm::head));
+  other["first_k_dense_replace"] = 46;
+  EXPECT_EQ(std::tuple(parse(other).experts, parse(other).f), std::tuple(0, 10944));
+  EXPECT_THAT(refusal(glm(), R"({"n_group":3})"), HasSubstr("\"n_group\": expected a divisor of the 128 experts"));
+  EXPECT_THAT(refusal(glm(), R"({"n_group":128})"), HasSubstr("n_group"));  // A group's score has two experts.
+  EXPECT_THAT(refusal(glm(), R"({"n_group":8,"topk_group":9})"), HasSubstr("topk_group"));
+  EXPECT_THAT(refusal(glm(), R"({"n_group":64,"topk_group":2})"), HasSubstr("num_experts_per_tok"));
+  EXPECT_THAT(refusal(glm(), R"({"partial_rotary_factor":0.001})"), HasSubstr("an even number of the 128 columns"));
+}
+
+TEST(HfRouters, MiniMaxTurnsSomeColumns) {
+  const Json json = Json::parse(R"({"architectures":["MiniMaxM2ForCausalLM"],"model_type":"minimax_m2","head_dim":128,
+    "hidden_size":3072,"intermediate_size":1536,"num_attention_heads":48,"num_experts_per_tok":8,
+    "num_hidden_layers":62,"num_key_value_heads":8,"num_local_experts":256,"rotary_dim":64,"scoring_func":"sigmoid",
+    "use_qk_norm":true,"use_routing_bias":true,"vocab_size":200064,"rope_theta":5000000})");
+  const ModelConfig c = parse(json);
+  EXPECT_EQ(std::tie(c.experts, c.experts_per_row, c.f, c.shared_f), std::tuple(256, 8, 1536, 0));
+  EXPECT_EQ(c.router, (Router{.scoring = Scoring::sigmoid, .corrected = true}));
+  EXPECT_TRUE(c.renormalised);
+  EXPECT_EQ(rotary_columns(c), 64);
+  EXPECT_EQ(norm_size(c, Norm::q), 48 * 128);
+  EXPECT_EQ(router_name(c, 3, RouterTensor::correction), "model.layers.3.block_sparse_moe.e_score_correction_bias");
+  Json whole = json;
+  whole.erase("rotary_dim");
+  EXPECT_EQ(rotary_columns(parse(whole)), 128);
+  EXPECT_THAT(refusal(json, R"({"rotary_dim":63})"), HasSubstr("an even number of the 128 columns"));
+}
+
+TEST(HfRouters, Qwen2HasExpertsInSomeLayers) {
+  const Json json = Json::parse(R"({"architectures":["Qwen2MoeForCausalLM"],"model_type":"qwen2_moe","hidden_size":2048,
+    "intermediate_size":5632,"num_hidden_layers":24,"num_attention_heads":16,"num_key_value_heads":16,
+    "moe_intermediate_size":1408,"shared_expert_intermediate_size":5632,"num_experts":60,"num_experts_per_tok":4,
+    "norm_topk_prob":false,"use_sliding_window":false,"vocab_size":151936})");
+  const ModelConfig c = parse(json);
+  EXPECT_EQ(std::tie(c.experts, c.experts_per_row, c.f, c.shared_f), std::tuple(60, 4, 1408, 5632));
+  EXPECT_EQ(std::tie(c.renormalised, c.qkv_bias, c.o_bias), std::tuple(false, true, false));
+  EXPECT_EQ(c.router, Router());
+  EXPECT_TRUE(c.kinds.empty());
+  Json some = json;
+  some.update({{"decoder_sparse_step", 2}, {"mlp_only_layers", {1}}, {"qkv_bias", false}});
+  const ModelConfig d = parse(some);
+  EXPECT_EQ(routed_layers(d).size(), 11u);
+  EXPECT_EQ(std::tie(d.dense_f, d.qkv_bias), std::tuple(5632, false));
+  some.update({{"use_sliding_window", true}, {"sliding_window", 100}, {"max_window_layers", 3}});
+  const ModelConfig w = parse(some);
+  EXPECT_EQ(std::tuple(kind_of(w, 0).window, kind_of(w, 1).window, kind_of(w, 2).window, kind_of(w, 4).window),
+            std::tuple(100, 0, 100, 0));
 }
 
 // The rows of a key head stand together: q, k, its value heads of v and of z, and in the other matrix of b and of a.

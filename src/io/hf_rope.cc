@@ -159,16 +159,20 @@ void read_ropes(const Keys& keys, ModelConfig& c) {
   const char* key = scaling_key(keys);
   const Keys scaling = part(keys, key);
   const Keys& partial_from = scaling.find("partial_rotary_factor") ? scaling : keys;
-  const bool mixed = has_mixed_layers(c.architecture);
-  const double partial = partial_from.number_or("partial_rotary_factor", mixed ? 0.25 : 1, 0, 1);
-  if (mixed || c.architecture == Architecture::phi3) {
+  const bool mixed = has_mixed_layers(c.architecture), glm = c.architecture == Architecture::glm4_moe,
+             minimax = c.architecture == Architecture::minimax_m2;
+  double otherwise = mixed ? 0.25 : glm ? 0.5 : 1;
+  if (minimax) otherwise = static_cast<double>(keys.integer_or("rotary_dim", c.e, 2, c.e)) / c.e;
+  const double partial = partial_from.number_or("partial_rotary_factor", otherwise, 0, 1);
+  if (mixed || glm || minimax || c.architecture == Architecture::phi3) {
     const int columns = static_cast<int>(c.e * partial);
     if (columns < 2 || columns % 2 != 0)
       partial_from.refuse("partial_rotary_factor", fmt::format("an even number of the {} columns of a head", c.e));
     c.rotary = columns == c.e ? 0 : columns;
   } else if (partial != 1) {
-    partial_from.refuse("partial_rotary_factor",
-                        "1 (RoPE over the whole head; a part of it is supported for Phi-3 and Qwen3.5)");
+    partial_from.refuse(
+        "partial_rotary_factor",
+        "1 (RoPE over the whole head; a part of it is supported for Phi-3, Qwen3.5, GLM-4.5 and MiniMax-M2)");
   }
   if (c.architecture == Architecture::gemma3 || c.architecture == Architecture::olmo3) return read_two_ropes(keys, c);
 
@@ -189,6 +193,7 @@ void read_ropes(const Keys& keys, ModelConfig& c) {
   }
   const double theta = c.architecture == Architecture::smollm3   ? 2e6
                        : c.architecture == Architecture::gpt_oss ? 1.5e5
+                       : minimax                                 ? 5e6
                                                                  : 1e4;
   c.rope = read_rope(keys, scaling, theta, c);
   if (c.architecture == Architecture::ministral3) {

@@ -76,6 +76,19 @@ void note_parts(const ModelConfig& config, const TensorFiles& files, std::vector
   }
 }
 
+// GLM's files have the layers that predict further tokens behind the model's own.
+void note_layers_behind(const ModelConfig& config, const TensorFiles& files, std::vector<std::string>& notes) {
+  if (config.architecture != Architecture::glm4_moe) return;
+  const std::string layers = stored_name(files, "model.layers.");
+  int64_t bytes = 0;
+  for (const std::string& name : files.names())
+    if (name.starts_with(layers) && !is_inside(name, layers, config.L)) bytes += files.get(name).view.bytes();
+  if (bytes > 0)
+    notes.push_back(
+        fmt::format("the part that predicts further tokens (nextn) ({}) is left out: text is the same without it",
+                    bytes_text(bytes)));
+}
+
 }  // namespace
 
 bool has_predictor(const ModelConfig& config, const TensorFiles& files, const std::function<bool(LinearId)>& is_known) {
@@ -109,6 +122,7 @@ std::vector<std::string> left_out(const ModelConfig& config, const TensorFiles& 
                     "transformers: {}{}",
                     left.size(), left.front(), left.size() > 1 ? ", .." : ""));
   note_parts(config, files, notes);
+  note_layers_behind(config, files, notes);
   return notes;
 }
 

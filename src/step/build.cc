@@ -306,20 +306,27 @@ class Builder {
     p_.taps.back().end = next();
   }
 
-  // The expert that every row passes, under the sigmoid of a gate of its own.
+  // The expert that every row passes, under the sigmoid of a gate of its own where it has one.
   void shared_expert(ValueId normed, int32_t block) {
     const ValueId gate = value("shared_gate", Rows::stream, c_.shared_f),
-                  up = value("shared_up", Rows::stream, c_.shared_f), gated = prepared("shared", c_.shared_f),
-                  share = value("share", Rows::stream, 1), given = value("shared_given", Rows::stream, c_.d);
+                  up = value("shared_up", Rows::stream, c_.shared_f), gated = prepared("shared", c_.shared_f);
+    op::Product in{normed, {{linear({layer_, Role::shared_gate}), gate}, {linear({layer_, Role::shared_up}), up}}};
+    const WeightId down = linear({layer_, Role::shared_down});
     tap("shared_gate_up", normed, block);
-    add(op::Product{normed,
-                    {{linear({layer_, Role::shared_gate}), gate},
-                     {linear({layer_, Role::shared_up}), up},
-                     {linear({layer_, Role::shared_router}), share}}});
-    add(op::Gated{gate, up, gated, gate_function()});
-    tap("shared_down", gated, block, gate);
-    add(op::Product{gated, {{linear({layer_, Role::shared_down}), given}}});
-    add(op::AddShared{given, share, p_.stream});
+    if (!c_.blocks.shared_gate) {
+      add(in);
+      add(op::Gated{gate, up, gated, gate_function()});
+      tap("shared_down", gated, block, gate);
+      add(op::Product{gated, {{down, p_.stream}}, true});
+    } else {
+      const ValueId share = value("share", Rows::stream, 1), given = value("shared_given", Rows::stream, c_.d);
+      in.outputs.push_back({linear({layer_, Role::shared_router}), share});
+      add(in);
+      add(op::Gated{gate, up, gated, gate_function()});
+      tap("shared_down", gated, block, gate);
+      add(op::Product{gated, {{down, given}}});
+      add(op::AddShared{given, share, p_.stream});
+    }
     p_.taps.back().end = next();
   }
 

@@ -11,7 +11,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "arch/model_config.h"
+#include "arch/router.h"
 
 namespace fidelio {
 

@@ -74,7 +74,7 @@ json compressed_json(const Checkpoint& source) {
   for (LinearId id : linears_of(c)) {
     if (id.role == Role::embedding || id.expert > 0 || (id.expert == 0 && id.role != Role::gate)) continue;
     const FormatSpec spec = source.format(id);
-    const std::string target = id.expert < 0 ? module_name(id) : experts_pattern(c, id);
+    const std::string target = id.expert < 0 ? file_module_name(c, id) : experts_pattern(c, id);
     if (spec.is_dense() || id.role == Role::head) {
       ignore.push_back(target);
       continue;

@@ -16,7 +16,7 @@ struct Family {
   Architecture architecture;
   std::string_view name;  // This is the general.architecture of GGUF.
 };
-constexpr std::array<Family, 12> kFamilies = {{{Architecture::llama, "llama"},
+constexpr std::array<Family, 15> kFamilies = {{{Architecture::llama, "llama"},
                                                {Architecture::mistral, "llama"},
                                                {Architecture::mixtral, "llama"},
                                                {Architecture::qwen2, "qwen2"},
@@ -27,6 +27,9 @@ constexpr std::array<Family, 12> kFamilies = {{{Architecture::llama, "llama"},
                                                {Architecture::qwen3_next, "qwen3next"},
                                                {Architecture::qwen3_5, "qwen35"},
                                                {Architecture::qwen3_5_moe, "qwen35moe"},
+                                               {Architecture::qwen2_moe, "qwen2moe"},
+                                               {Architecture::glm4_moe, "glm4moe"},
+                                               {Architecture::minimax_m2, "minimax-m2"},
                                                {Architecture::gpt_oss, "gpt-oss"}}};
 
 const Family* family_of(const ModelConfig& c) {
@@ -36,12 +39,24 @@ const Family* family_of(const ModelConfig& c) {
 
 // llama.cpp's code for architectures with experts allows only these settings.
 void check_experts(const ModelConfig& c, const std::function<void(bool, const char*)>& no) {
+  const bool olmoe = c.architecture == Architecture::olmoe, glm = c.architecture == Architecture::glm4_moe,
+             qwen2 = c.architecture == Architecture::qwen2_moe, minimax = c.architecture == Architecture::minimax_m2;
+  no((glm || qwen2) && c.experts == 0, "models without experts");
   if (c.experts == 0) return;
-  const bool olmoe = c.architecture == Architecture::olmoe;
-  no(!olmoe && !c.renormalised, "shares of experts that do not sum to 1 (norm_topk_prob false)");
-  no(olmoe && c.renormalised, "shares of experts that are made to sum to 1 (norm_topk_prob true)");
+  const bool of_all = olmoe || qwen2;
+  no(!glm && !of_all && !c.renormalised, "shares of experts that do not sum to 1 (norm_topk_prob false)");
+  no(of_all && c.renormalised, "shares of experts that are made to sum to 1 (norm_topk_prob true)");
   no(olmoe && (c.hk != c.h || c.h * c.e != c.d), "fewer keys than queries, or heads wider than hidden_size / heads,");
-  no(olmoe && c.tie_embeddings, "tied embeddings");
+  no(qwen2 && c.h * c.e != c.d, "heads wider than hidden_size / heads");
+  no((olmoe || qwen2 || minimax) && c.tie_embeddings, "tied embeddings");
+  no(qwen2 && std::ssize(routed_layers(c)) < c.L, "layers without experts");
+  no(qwen2 && c.shared_f == 0, "mixtures without a shared expert");
+}
+
+// Tells whether layers differ in windows or ropes.
+bool has_kinds_of_attention(const ModelConfig& c) {
+  return std::ranges::any_of(
+      c.kinds, [&](const LayerKind& kind) { return kind.window != c.sliding_window || kind.rope != RopeUse::global; });
 }
 
 bool has_mixed_layers(const ModelConfig& c) { return c.blocks.attention_gate; }
@@ -79,7 +94,7 @@ void put_mixed_layers(GgufKeys& keys, const ModelConfig& c, const std::string& p
 
 // The same for gpt-oss, whose windows, biases and gates llama.cpp has in its code.
 bool has_llamas_windows(const ModelConfig& c) {
-  if (c.architecture != Architecture::gpt_oss) return c.kinds.empty() || has_mixed_layers(c);
+  if (c.architecture != Architecture::gpt_oss) return !has_kinds_of_attention(c) || has_mixed_layers(c);
   for (int i = 0; i < c.L; ++i)
     if ((kind_of(c, i).window > 0) != (i % 2 == 0)) return false;
   return true;
@@ -98,17 +113,32 @@ std::string name_of_folder(const std::string& folder) {
   return std::filesystem::absolute(folder + "/").lexically_normal().parent_path().filename().string();
 }
 
+// Writes how GLM's routers choose, and which experts every row passes.
+void put_groups(GgufKeys& keys, const ModelConfig& c, const std::string& prefix) {
+  keys.put_u32(prefix + "expert_shared_count", static_cast<uint32_t>(c.shared_f / c.f));
+  keys.put_u32(prefix + "leading_dense_block_count", static_cast<uint32_t>(c.L - std::ssize(routed_layers(c))));
+  keys.put_bool(prefix + "expert_weights_norm", c.renormalised);
+  keys.put_f32(prefix + "expert_weights_scale", static_cast<float>(c.router.factor));
+  keys.put_u32(prefix + "expert_group_count", static_cast<uint32_t>(c.router.groups));
+  keys.put_u32(prefix + "expert_group_used_count", static_cast<uint32_t>(c.router.groups_per_row));
+}
+
 void put_experts(GgufKeys& keys, const ModelConfig& c, const std::string& prefix) {
   if (c.experts == 0) return;
   keys.put_u32(prefix + "expert_count", static_cast<uint32_t>(c.experts));
   keys.put_u32(prefix + "expert_used_count", static_cast<uint32_t>(c.experts_per_row));
-  if (c.architecture == Architecture::qwen3_moe || has_mixed_layers(c))
+  const bool glm = c.architecture == Architecture::glm4_moe, minimax = c.architecture == Architecture::minimax_m2;
+  if (c.architecture == Architecture::qwen3_moe || c.architecture == Architecture::qwen2_moe || has_mixed_layers(c) ||
+      glm || minimax)
     keys.put_u32(prefix + "expert_feed_forward_length", static_cast<uint32_t>(c.f));
+  if (c.shared_f > 0 && !glm)
+    keys.put_u32(prefix + "expert_shared_feed_forward_length", static_cast<uint32_t>(c.shared_f));
+  if (c.router.scoring == Scoring::sigmoid) keys.put_u32(prefix + "expert_gating_func", 2);
+  if (glm) put_groups(keys, c, prefix);
   if (c.architecture == Architecture::gpt_oss) {
     keys.put_u32(prefix + "expert_feed_forward_length", static_cast<uint32_t>(c.f));
     keys.put_u32(prefix + "attention.sliding_window", static_cast<uint32_t>(c.sliding_window));
   }
-  if (c.shared_f > 0) keys.put_u32(prefix + "expert_shared_feed_forward_length", static_cast<uint32_t>(c.shared_f));
   if (c.architecture != Architecture::granite_moe) return;
   keys.put_f32(prefix + "embedding_scale", static_cast<float>(c.embedding_scale));
   keys.put_f32(prefix + "residual_scale", static_cast<float>(c.residual_scale));
@@ -125,7 +155,7 @@ void check_gguf_model(const Checkpoint& source) {
   check_plain_inputs(source, "gguf");
   check(family_of(c) != nullptr,
         "{} cannot be exported to gguf: the export knows Llama, Mistral, Mixtral, Qwen2, Qwen3 and Qwen3.5 with "
-        "and without experts, Qwen3-Next, gpt-oss, OLMoE and Granite with experts, not {}{}",
+        "and without experts, Qwen3-Next, gpt-oss, OLMoE, Granite with experts, GLM-4.5 and MiniMax-M2, not {}{}",
         source.folder(), name_of(c.architecture), c.blocks.fused ? "" : "; compressed-tensors holds more");
   const bool gpt_oss = c.architecture == Architecture::gpt_oss;
   check(has_llamas_windows(c) && c.rope.type != RopeType::longrope,
@@ -136,10 +166,12 @@ void check_gguf_model(const Checkpoint& source) {
           name_of(c.architecture));
   };
   no(!gpt_oss && c.sliding_window > 0 && c.sliding_window < c.max_positions, "sliding window");
-  const bool paired = gguf::rows_are_paired(gguf_architecture(c)), qwen2 = c.architecture == Architecture::qwen2;
+  const bool paired = gguf::rows_are_paired(gguf_architecture(c));
+  const bool biased = c.architecture == Architecture::qwen2 || c.architecture == Architecture::qwen2_moe ||
+                      c.architecture == Architecture::glm4_moe;
   no(!paired && !gpt_oss && c.mlp_bias, "biases on gate, up, down");
   no(!paired && !gpt_oss && c.o_bias, "bias on o");
-  no(!paired && !gpt_oss && !qwen2 && c.qkv_bias, "biases on q, k, v");
+  no(!paired && !gpt_oss && !biased && c.qkv_bias, "biases on q, k, v");
   const double yarn = 1 + 0.1 * std::log(c.rope.factor);
   no(c.rope.type == RopeType::yarn &&
          (c.rope.beta_fast != 32 || c.rope.beta_slow != 1 || (!c.rope.truncate && !gpt_oss) ||
@@ -162,7 +194,8 @@ void put_model(GgufKeys& keys, const Checkpoint& source, uint32_t file_type) {
   keys.put_u32(key("context_length"), number(c.max_positions));
   keys.put_u32(key("embedding_length"), number(c.d));
   keys.put_u32(key("block_count"), number(c.L + (c.predictor ? 1 : 0)));  // its layer is the last one
-  keys.put_u32(key("feed_forward_length"), number(c.f));
+  keys.put_u32(key("feed_forward_length"),
+               number(c.architecture == Architecture::glm4_moe && c.dense_f > 0 ? c.dense_f : c.f));
   keys.put_u32(key("attention.head_count"), number(c.h));
   keys.put_u32(key("attention.head_count_kv"), number(c.hk));
   keys.put_u32(key("attention.key_length"), number(c.e));

@@ -19,9 +19,9 @@ using nlohmann::json;
 constexpr int64_t kMaxLayers = 1000, kMaxExperts = 65536;
 
 // The shares with which a row's experts are added may not exist (none), sum to 1 (of_chosen), or be what the softmax
-// over all experts gives the chosen ones (of_all). llama.cpp has this in the code of an architecture, and files do not
-// say it.
-enum class Shares : uint8_t { none, of_chosen, of_all };
+// over all experts gives the chosen ones (of_all). They may be sigmoids that sum to 1 (sigmoids_of_chosen), or do so
+// where keys say it (sigmoids). llama.cpp has this in the code of an architecture.
+enum class Shares : uint8_t { none, of_chosen, of_all, sigmoids_of_chosen, sigmoids };
 
 struct Family {
   std::string_view name;        // This is the general.architecture of GGUF.
@@ -31,7 +31,7 @@ struct Family {
   Shares shares = Shares::none;
 };
 // Mixtral has the architecture "llama", with experts.
-constexpr std::array<Family, 16> kFamilies = {
+constexpr std::array<Family, 19> kFamilies = {
     {{"llama", "LlamaForCausalLM", "llama", true},
      {"llama", "MixtralForCausalLM", "mixtral", true, Shares::of_chosen},
      {"qwen2", "Qwen2ForCausalLM", "qwen2", false},
@@ -47,14 +47,20 @@ constexpr std::array<Family, 16> kFamilies = {
      {"qwen3next", "Qwen3NextForCausalLM", "qwen3_next", false, Shares::of_chosen},
      {"qwen35", "Qwen3_5ForCausalLM", "qwen3_5_text", false},
      {"qwen35moe", "Qwen3_5MoeForCausalLM", "qwen3_5_moe_text", false, Shares::of_chosen},
+     {"qwen2moe", "Qwen2MoeForCausalLM", "qwen2_moe", false, Shares::of_all},
+     {"glm4moe", "Glm4MoeForCausalLM", "glm4_moe", false, Shares::sigmoids},
+     {"minimax-m2", "MiniMaxM2ForCausalLM", "minimax_m2", false, Shares::sigmoids_of_chosen},
      {"gpt-oss", "GptOssForCausalLM", "gpt_oss", false, Shares::of_chosen}}};
 
 // These families have layers with delta nets.
 bool has_mixed_layers(const Family& family) { return family.name == "qwen3next" || family.name.starts_with("qwen35"); }
 // In these families feed_forward_length is the width of layers without experts.
 bool has_own_width(const Family& family) {
-  return family.name == "qwen3moe" || family.name == "qwen3next" || family.name == "qwen35moe";
+  return family.name == "qwen3moe" || family.name == "qwen3next" || family.name == "qwen35moe" ||
+         family.name == "qwen2moe" || family.name == "glm4moe";
 }
+// In these families a row passes one expert besides the chosen ones, under a gate.
+bool has_shared_expert(const Family& family) { return has_mixed_layers(family) || family.name == "qwen2moe"; }
 
 const Family& family_of(const File& file) {
   const auto name = file.text("general.architecture");
@@ -227,7 +233,61 @@ int64_t feed_forward_of(Keys& keys, const Family& family) {
   return own.value_or(all / std::max<int64_t>(keys.integer("expert_used_count").value_or(1), 1));
 }
 
-// Reads the number of experts and refuses a model whose experts are not chosen as the largest of a softmax.
+// Puts how experts are scored and chosen, and refuses what no model of the family has.
+void put_router(json& config, Keys& keys, const Family& family) {
+  const auto number = [&](const char* name) { return keys.integer(name).value_or(0); };
+  const auto norm = keys.boolean("expert_weights_norm");
+  const double scale = keys.number("expert_weights_scale").value_or(0);  // 0 stands for 1
+  const int64_t gate = number("expert_gating_func"), groups = number("expert_group_count"),
+                used = number("expert_group_used_count");
+  if (family.shares == Shares::sigmoids) {
+    keys.expect(gate == 0 || gate == 2, "expert_gating_func", "2 (a sigmoid)");
+    config["norm_topk_prob"] = norm.value_or(false);
+    config["routed_scaling_factor"] = scale == 0 ? json(1.0) : written(scale);
+    config["n_group"] = std::max<int64_t>(groups, 1);
+    config["topk_group"] = std::max<int64_t>(used, 1);
+    return;
+  }
+  const bool of_all = family.shares == Shares::of_all, sigmoids = family.shares == Shares::sigmoids_of_chosen;
+  keys.expect(norm.value_or(!of_all) == !of_all, "expert_weights_norm",
+              of_all ? "false, as llama.cpp computes it for this architecture"
+                     : "true, as llama.cpp computes it for this architecture");
+  keys.expect(scale == 0 || scale == 1, "expert_weights_scale", "1 (what experts give is not scaled)");
+  const bool of_chosen = gate == 3 && family.name == "gpt-oss";  // It is that of the chosen alone, which is the same.
+  keys.expect(gate == 0 || gate == (sigmoids ? 2 : 1) || of_chosen, "expert_gating_func",
+              sigmoids ? "2 (a sigmoid)" : "1 (a softmax)");
+  keys.expect(groups <= 1, "expert_group_count", "1 (experts are not chosen by groups)");
+  keys.expect(used <= 1, "expert_group_used_count", "1 (experts are not chosen by groups)");
+  const bool has_key = has_own_width(family) || family.name == "olmoe";
+  if (has_key) config["norm_topk_prob"] = !of_all;
+}
+
+// Puts the experts that every row passes.
+void put_shared_experts(json& config, Keys& keys, const Family& family, int64_t layers) {
+  const int64_t shared = keys.integer("expert_shared_count").value_or(0);
+  int64_t width = keys.integer("expert_shared_feed_forward_length").value_or(0);
+  if (family.name == "glm4moe") {
+    keys.expect(shared >= 0 && shared <= kMaxExperts, "expert_shared_count", "the experts that every row passes");
+    const int64_t all = shared * config["intermediate_size"].get<int64_t>();
+    keys.expect(width == 0 || width == all, "expert_shared_feed_forward_length", "that of expert_shared_count experts");
+    config["n_shared_experts"] = shared;
+    return;
+  }
+  if (!has_shared_expert(family)) {
+    keys.expect(shared == 0, "expert_shared_count", "0 (no experts that every row passes)");
+    keys.expect(width == 0, "expert_shared_feed_forward_length", "0 (no experts that every row passes)");
+    return;
+  }
+  keys.expect(shared == 0 || shared == 1, "expert_shared_count", "1 (one expert that every row passes)");
+  // llama.cpp's files leave the width out where it is that of layers without experts.
+  const File& file = keys.file();
+  for (int64_t i = 0; i < layers && width == 0; ++i)
+    if (const std::string name = fmt::format("blk.{}.ffn_gate_shexp.weight", i); has_tensor(file, name))
+      width = tensor(file, name).rows;
+  config["shared_expert_intermediate_size"] = width;
+}
+
+// Reads the number of experts, and how they are chosen.
 void put_experts(json& config, Keys& keys, const Family& family, int64_t layers) {
   const auto number = [&](const char* name) { return keys.integer(name).value_or(0); };
   const int64_t experts = number("expert_count"), used = number("expert_used_count");
@@ -239,35 +299,16 @@ void put_experts(json& config, Keys& keys, const Family& family, int64_t layers)
   keys.expect(experts >= 1 && experts <= kMaxExperts / layers, "expert_count",
               fmt::format("1 to {} experts in each of {} layers", kMaxExperts / layers, layers));
   keys.expect(used >= 1 && used <= experts, "expert_used_count", fmt::format("1 to all of the {} experts", experts));
-  const bool chosen = family.shares == Shares::of_chosen, each = has_own_width(family) || family.name == "olmoe";
-  keys.expect(keys.boolean("expert_weights_norm").value_or(chosen) == chosen, "expert_weights_norm",
-              chosen ? "true, as llama.cpp computes it for this architecture"
-                     : "false, as llama.cpp computes it for this architecture");
-  const double scale = keys.number("expert_weights_scale").value_or(1);
-  keys.expect(scale == 0 || scale == 1, "expert_weights_scale", "1 (what experts give is not scaled)");
-  const int64_t gate = number("expert_gating_func");
-  const bool of_chosen = gate == 3 && family.name == "gpt-oss";  // It is that of the chosen alone, which is the same.
-  keys.expect(gate == 0 || gate == 1 || of_chosen, "expert_gating_func", "1 (a softmax)");
-  for (const char* name : {"expert_group_count", "expert_group_used_count"})
-    keys.expect(number(name) == 0 || number(name) == 1, name, "1 (experts are not chosen by groups)");
-  const int64_t shared = number("expert_shared_count");
-  int64_t shared_width = number("expert_shared_feed_forward_length");
-  if (has_mixed_layers(family)) {
-    keys.expect(shared == 0 || shared == 1, "expert_shared_count", "1 (one expert that every row passes)");
-    // llama.cpp's files leave the width out where it is that of layers without experts.
-    const File& file = keys.file();
-    for (int64_t i = 0; i < layers && shared_width == 0; ++i)
-      if (const std::string name = fmt::format("blk.{}.ffn_gate_shexp.weight", i); has_tensor(file, name))
-        shared_width = tensor(file, name).rows;
-    config["shared_expert_intermediate_size"] = shared_width;
-  } else {
-    keys.expect(shared == 0, "expert_shared_count", "0 (no experts that every row passes)");
-    keys.expect(shared_width == 0, "expert_shared_feed_forward_length", "0 (no experts that every row passes)");
-  }
-  keys.expect(number("leading_dense_block_count") == 0, "leading_dense_block_count", "0 (every layer has experts)");
-  config[each ? "num_experts" : "num_local_experts"] = experts;
+  put_router(config, keys, family);
+  put_shared_experts(config, keys, family, layers);
+  const int64_t dense = number("leading_dense_block_count");
+  if (family.name == "glm4moe")
+    config["first_k_dense_replace"] = dense;
+  else
+    keys.expect(dense == 0, "leading_dense_block_count", "0 (every layer has experts)");
+  const bool each = has_own_width(family) || family.name == "olmoe";
+  config[family.name == "glm4moe" ? "n_routed_experts" : each ? "num_experts" : "num_local_experts"] = experts;
   config["num_experts_per_tok"] = used;
-  if (each) config["norm_topk_prob"] = chosen;
   if (has_own_width(family)) config["moe_intermediate_size"] = config["intermediate_size"];
 }
 
@@ -304,6 +345,12 @@ void put_mixed_layers(json& config, Keys& keys, const Family& family, int64_t la
 void put_family(json& config, Keys& keys, const Family& family, int64_t layers, int64_t head_dim) {
   if (has_mixed_layers(family)) {
     put_mixed_layers(config, keys, family, layers);
+  } else if (family.name == "qwen2moe" || family.name == "glm4moe") {
+    config["qkv_bias"] = config["attention_bias"];
+    config["use_qk_norm"] = has_tensor(keys.file(), "blk.0.attn_q_norm.weight");
+    keys.integer("nextn_predict_layers");
+    if (const auto dense = keys.integer("feed_forward_length")) config["intermediate_size"] = *dense;
+    keys.expect(keys.integer("attention.sliding_window").value_or(0) == 0, "attention.sliding_window", "none");
   } else if (family.name == "granite" || family.name == "granitemoe") {
     config["embedding_multiplier"] = written(keys.number("embedding_scale").value_or(1));
     config["residual_multiplier"] = written(keys.number("residual_scale").value_or(1));
@@ -362,7 +409,8 @@ bool rows_are_paired(std::string_view architecture) {
 
 int64_t further_layers(const File& file) {
   const Family& family = family_of(file);
-  return has_mixed_layers(family) ? file.integer(fmt::format("{}.nextn_predict_layers", family.name)).value_or(0) : 0;
+  const bool has_further = has_mixed_layers(family) || family.name == "glm4moe";
+  return has_further ? file.integer(fmt::format("{}.nextn_predict_layers", family.name)).value_or(0) : 0;
 }
 
 json config_of(const File& file) {
@@ -398,7 +446,7 @@ json config_of(const File& file) {
                  {"attention_bias", has_tensor(file, "blk.0.attn_q.bias")},
                  {"mlp_bias", has_tensor(file, "blk.0.ffn_gate.bias")},
                  {"torch_dtype", dtype_of(file)}};
-  if (rotary != head_dim || has_mixed_layers(family))
+  if (rotary != head_dim || has_mixed_layers(family) || family.name == "glm4moe")
     config["partial_rotary_factor"] = static_cast<double>(rotary) / static_cast<double>(head_dim);
   keys.integer("vocab_size");  // This is llama.cpp's own record of the rows of the embedding.
   expect_plain(keys);

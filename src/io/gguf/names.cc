@@ -73,6 +73,15 @@ std::string tensor_name(int layer, DeltaTensor which) {
   return fmt::format("blk.{}.{}", layer, kNames[static_cast<size_t>(which)]);
 }
 
+namespace {
+
+// In these families the norm before the MLP is called as the one after attention.
+bool names_norm_by_attention(const ModelConfig& config) {
+  return config.blocks.attention_gate || config.blocks.sinks || config.architecture == Architecture::glm4_moe;
+}
+
+}  // namespace
+
 std::string tensor_name(const ModelConfig& config, int its_layer, Norm norm) {
   const int layer = layer_in_file(config, its_layer);
   switch (norm) {
@@ -80,7 +89,7 @@ std::string tensor_name(const ModelConfig& config, int its_layer, Norm norm) {
       return fmt::format("blk.{}.attn_norm.weight", layer);
     case Norm::mlp:
       return fmt::format("blk.{}.{}.weight", layer,
-                         config.blocks.attention_gate || config.blocks.sinks ? "post_attention_norm" : "ffn_norm");
+                         names_norm_by_attention(config) ? "post_attention_norm" : "ffn_norm");
     case Norm::post_attn:
       return fmt::format("blk.{}.post_attention_norm.weight", layer);
     case Norm::post_mlp:

@@ -431,7 +431,8 @@ bool has_predictor(const File& file, const ModelConfig& config) {
   const auto has = [&](const char* name) {
     return file.tensors().contains(fmt::format("blk.{}.nextn.{}.weight", config.L, name));
   };
-  return further_layers(file) == 1 && has("eh_proj") && !has("embed_tokens") && !has("shared_head_head");
+  return config.blocks.attention_gate && further_layers(file) == 1 && has("eh_proj") && !has("embed_tokens") &&
+         !has("shared_head_head");
 }
 
 }  // namespace

@@ -89,7 +89,7 @@ inline void draw_delta_nets(Draw& draw, const ShapeLimits& limits, ModelConfig& 
 
 // Gives a model with experts a shared one, and layers without experts.
 inline void draw_other_mlps(Draw& draw, ModelConfig& c) {
-  if (draw.one_in(2)) c.shared_f = draw.of({8, 24, 33});
+  if (draw.one_in(2)) c.shared_f = draw.of({8, 24, 33}), c.blocks.shared_gate = draw.one_in(2);
   if (draw.one_in(2)) return;
   c.dense_f = draw.of({24, 40});
   std::vector<LayerKind> kinds;
