@@ -112,7 +112,8 @@ TEST_P(RoutedModels, AreCompressedAndCertified) {
 
 // Both exports hold the codes as they are, so their logits are those of the model that they were made of.
 TEST_P(RoutedModels, LeaveAsTheyAre) {
-  run("fidelio quantize source --method gptq --format int4g32 --calibration short.txt --calibration-tokens 2048 "
+  run("fidelio quantize source --method gptq --format int4g32 --keep-embedding --calibration short.txt "
+      "--calibration-tokens 2048 "
       "--calibration-context 128 -o made --threads 2");
   run("fidelio export made --to gguf -o made.gguf");
   run("fidelio export made --to compressed-tensors --profile vllm -o vllm");
