@@ -47,7 +47,8 @@ std::map<std::string, Row> table() {
 // Returns the tiny models of a class.
 std::vector<std::string> models_of(std::string_view class_name) {
   std::vector<std::string> models;
-  for (const auto* list : {&kTinyModels, &kFamilyModels, &kExpertModels, &kDeltaModels, &kRoutedModels, &kSinkModels})
+  for (const auto* list :
+       {&kTinyModels, &kFamilyModels, &kExpertModels, &kDeltaModels, &kRoutedModels, &kSinkModels, &kGemma4Models})
     for (const std::string& name : *list)
       if (name_of(Checkpoint::open(tiny_model(name)).config().architecture) == class_name) models.push_back(name);
   return models;
