@@ -51,7 +51,8 @@ std::map<std::string, Row> table() {
 // Returns the tiny models of a class. One of Qwen3-Next has no delta net, unlike all that people have, so it stays out.
 std::vector<std::string> models_of(std::string_view class_name) {
   std::vector<std::string> models;
-  for (const auto* list : {&kTinyModels, &kFamilyModels, &kExpertModels, &kDeltaModels, &kRoutedModels, &kSinkModels})
+  for (const auto* list :
+       {&kTinyModels, &kFamilyModels, &kExpertModels, &kDeltaModels, &kRoutedModels, &kSinkModels, &kGemma4Models})
     for (const std::string& name : *list)
       if (name != "qwen3_next_full" && name_of(Checkpoint::open(tiny_model(name)).config().architecture) == class_name)
         models.push_back(name);

@@ -51,6 +51,8 @@ INSTANTIATE_TEST_SUITE_P(Delta, Families, testing::ValuesIn(kDeltaModels), [](co
 INSTANTIATE_TEST_SUITE_P(Routed, Families, testing::ValuesIn(kRoutedModels),
                          [](const auto& info) { return info.param; });
 INSTANTIATE_TEST_SUITE_P(Sinks, Families, testing::ValuesIn(kSinkModels), [](const auto& info) { return info.param; });
+INSTANTIATE_TEST_SUITE_P(Gemma4, Families, testing::ValuesIn(kGemma4Models),
+                         [](const auto& info) { return info.param; });
 
 // Calibration runs a layer stop by stop. The result is that of the layer in one piece, with the same operations and
 // hence the same bits.

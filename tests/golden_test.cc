@@ -64,6 +64,8 @@ INSTANTIATE_TEST_SUITE_P(Routed, TinyModels, testing::ValuesIn(kRoutedModels),
                          [](const auto& info) { return info.param; });
 INSTANTIATE_TEST_SUITE_P(Sinks, TinyModels, testing::ValuesIn(kSinkModels),
                          [](const auto& info) { return info.param; });
+INSTANTIATE_TEST_SUITE_P(Gemma4, TinyModels, testing::ValuesIn(kGemma4Models),
+                         [](const auto& info) { return info.param; });
 
 TEST_P(TinyModels, GiveTransformersLogitsAndContinuation) {
   const auto golden = golden_json(GetParam());

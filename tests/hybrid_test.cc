@@ -103,7 +103,7 @@ TEST_P(Hybrids, AreCompressedAndCertified) {
   EXPECT_LE(made["bits_per_parameter"], 8);
   const Checkpoint source = Checkpoint::open(folder / "source");
   int64_t fixed = 0;
-  for (const auto& [layer, norm] : norms_of(source.config())) fixed += 2 * norm_size(source.config(), norm);
+  for (const auto& [layer, norm] : norms_of(source.config())) fixed += 2 * norm_size(source.config(), layer, norm);
   for (LinearId id : fixed_linears_of(source.config())) fixed += 2 * shape_of(source.config(), id).elements();
   fixed += 2 * std::ssize(routed_layers(source.config())) * source.config().experts * source.config().d;
   for (const DeltaTensor which : kDeltaTensors) fixed += 2 * delta_shape(source.config(), which).elements();
@@ -111,7 +111,8 @@ TEST_P(Hybrids, AreCompressedAndCertified) {
     const Shape shape = shape_of(source.config(), id);
     fixed += is_fixed(id.role) ? 2 * shape.elements() : stored_bytes(parse_format("int8g32s8"), shape[0], shape[1]);
   }
-  for (const auto& [layer, norm] : predictor_norms_of(source.config())) fixed += 2 * norm_size(source.config(), norm);
+  for (const auto& [layer, norm] : predictor_norms_of(source.config()))
+    fixed += 2 * norm_size(source.config(), layer, norm);
   if (GetParam()) fixed += 2 * source.config().experts * source.config().d;
   EXPECT_EQ(table["fixed_bytes"], fixed);
   expect_rounded_predictor(source, Checkpoint::open(folder / "plan"));

@@ -143,6 +143,7 @@ TEST_P(RowInvariance, OfDenseModels) {
   for (const auto* models : {&kFamilyModels, &kSinkModels})
     for (const std::string& model : *models) expect_row_invariance({model, GetParam(), KvFormat::f16, false}, {3});
   for (const std::string& model : kTinyModels) expect_row_invariance({model, GetParam(), KvFormat::f16, false}, {3});
+  for (const std::string& model : kGemma4Models) expect_row_invariance({model, GetParam(), KvFormat::f16, false}, {3});
 }
 TEST_P(RowInvariance, OfMixturesWithOtherRouters) {
   for (const std::string& model : kRoutedModels) {

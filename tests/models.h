@@ -41,6 +41,10 @@ inline const std::vector<std::string> kRoutedModels = {"qwen2_moe",       "qwen2
 // These have sinks in attention and clamped gates in experts, whose files hold them by columns or in MXFP4.
 inline const std::vector<std::string> kSinkModels = {"gpt_oss", "gpt_oss_keys5", "gpt_oss_mxfp4"};
 
+// These are Gemma 4's kinds, two models each: dense, with embeddings for each layer, and mixtures.
+inline const std::vector<std::string> kGemma4Models = {"gemma4",         "gemma4_unified", "gemma4_e",
+                                                       "gemma4_e_image", "gemma4_moe",     "gemma4_moe_image"};
+
 inline std::string source_path(const std::string& path) { return FIDELIO_SOURCE_DIR "/" + path; }
 inline std::string tiny_model(const std::string& name) { return source_path("tests/models/" + name); }
 

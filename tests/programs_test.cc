@@ -28,11 +28,13 @@ INSTANTIATE_TEST_SUITE_P(Experts, ProgramText, testing::ValuesIn(kExpertModels),
 INSTANTIATE_TEST_SUITE_P(Delta, ProgramText, testing::ValuesIn(kDeltaModels), [](const auto& i) { return i.param; });
 INSTANTIATE_TEST_SUITE_P(Routed, ProgramText, testing::ValuesIn(kRoutedModels), [](const auto& i) { return i.param; });
 INSTANTIATE_TEST_SUITE_P(Sinks, ProgramText, testing::ValuesIn(kSinkModels), [](const auto& i) { return i.param; });
+INSTANTIATE_TEST_SUITE_P(Gemma4, ProgramText, testing::ValuesIn(kGemma4Models), [](const auto& i) { return i.param; });
 
 // No golden is left of a model that is gone.
 TEST(ProgramTexts, AreThoseOfTheTestModels) {
   std::vector<std::string> expected;
-  for (const auto* models : {&kTinyModels, &kFamilyModels, &kExpertModels, &kDeltaModels, &kRoutedModels, &kSinkModels})
+  for (const auto* models :
+       {&kTinyModels, &kFamilyModels, &kExpertModels, &kDeltaModels, &kRoutedModels, &kSinkModels, &kGemma4Models})
     for (const std::string& name : *models) expected.push_back(name + ".txt");
   EXPECT_THAT(entries(kPrograms), testing::UnorderedElementsAreArray(expected));
 }

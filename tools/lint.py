@@ -44,7 +44,7 @@ BODIES = re.compile(r"_(body|impl|fixture)\.h$|^src/train/|_avx2\.h$")
 # Longer, with the reason. Nothing else may be.
 LONGER = {
     "src/kernels/backend.h": 190,  # the concept of a backend, operation by operation
-    "src/runtime/execution/executor.h": 225, "src/step/op.h": 185,  # one function an operation; the operations
+    "src/runtime/execution/executor.h": 230, "src/step/op.h": 190,  # one function an operation; the operations
     "src/kernels/cuda/backend/cuda.h": 190, "src/kernels/cuda/backend/cuda_state.h": 325, "src/kernels/cuda/linear/layout/lowbit.h": 170,  # how to fuse kernels, and a layout
 }
 LONGER_FUNCTIONS = {

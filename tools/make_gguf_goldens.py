@@ -9,7 +9,7 @@ order, so what is kept of a file is its header and its SHA-256, from which tests
 llama.cpp (made with that of llama-cpp-python 0.3.36).
   python tools/make_gguf_goldens.py LLAMA_CPP > src/io/testdata/gguf_experts.json
 
-Models with delta nets, and mixtures with other routers: the files that the same converter makes. Data of some are computed, so the
+Models with delta nets, those of Gemma 4, and mixtures with other routers: the files that the same converter makes. Data of some are computed, so the
 files are kept as they are.
   python tools/make_gguf_goldens.py LLAMA_CPP tests/golden/gguf"""
 import hashlib
@@ -56,7 +56,7 @@ def golden(kind, blocks, values):
             "values": np.ascontiguousarray(values, dtype=np.float32).tobytes().hex()}
 
 
-KEPT_MODELS = ("qwen3_5", "qwen3_5_moe_image", "qwen3_next", "qwen2_moe", "glm4_moe", "minimax_m2")
+KEPT_MODELS = ("qwen3_5", "qwen3_5_moe_image", "qwen3_next", "qwen2_moe", "glm4_moe", "minimax_m2", "gemma4", "gemma4_e", "gemma4_moe")
 EXPERT_MODELS = ("mixtral", "olmoe", "qwen3_moe", "granitemoe")
 
 
@@ -85,6 +85,15 @@ def add_further_layer(folder, config):
     save_file(tensors | further, path, metadata={"format": "pt"})
 
 
+def fill_in_gemma4(folder, config):
+    """What the converter expects in all of these folders: keys that have defaults, and a tokenizer, whose words it only counts."""
+    config.setdefault("num_kv_shared_layers", 0)
+    config.setdefault("rope_parameters", {"sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
+                                          "full_attention": {"rope_type": "proportional", "partial_rotary_factor": 0.25, "rope_theta": 1e6}})
+    with open(os.path.join(folder, "tokenizer.json"), "w", encoding="utf-8") as file:
+        json.dump({"model": {"vocab": {f"<{i}>": i for i in range(config["vocab_size"])}}, "added_tokens": []}, file)
+
+
 def convert(name, work):
     import torch
     from conversion import get_model_class
@@ -93,7 +102,10 @@ def convert(name, work):
     shutil.copytree(os.path.join("tests/models", name), folder)
     with open(os.path.join(folder, "config.json"), encoding="utf-8") as file:
         config = json.load(file)
-    config.pop("sliding_window", None)  # which llama.cpp would leave out without a word
+    if name not in GEMMA4_MODELS:
+        config.pop("sliding_window", None)  # which llama.cpp would leave out without a word
+    if name in GEMMA4_MODELS:
+        fill_in_gemma4(folder, config)
     if name == "qwen3_5":
         add_further_layer(folder, config)
     with open(os.path.join(folder, "config.json"), "w", encoding="utf-8") as file:

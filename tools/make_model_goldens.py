@@ -35,7 +35,7 @@ CLASSES = {"llama": "LlamaForCausalLM", "mistral": "MistralForCausalLM", "qwen2"
            "gemma3_text": "Gemma3ForCausalLM", "mixtral": "MixtralForCausalLM", "olmoe": "OlmoeForCausalLM", "qwen3_moe": "Qwen3MoeForCausalLM",
            "granitemoe": "GraniteMoeForCausalLM", "qwen3_next": "Qwen3NextForCausalLM", "qwen3_5_text": "Qwen3_5ForCausalLM",
            "qwen3_5_moe_text": "Qwen3_5MoeForCausalLM", "qwen2_moe": "Qwen2MoeForCausalLM", "glm4_moe": "Glm4MoeForCausalLM",
-           "minimax_m2": "MiniMaxM2ForCausalLM", "gpt_oss": "GptOssForCausalLM"}
+           "minimax_m2": "MiniMaxM2ForCausalLM", "gpt_oss": "GptOssForCausalLM", "gemma4_text": "Gemma4ForCausalLM"}
 
 # name -> (dtype of the file, family, keys). Sizes are small and awkward on purpose: d = 48 and f = 80 are multiples of 16 but
 # not of 32 or 64, so that every kernel meets its ragged end.
@@ -159,10 +159,38 @@ GPT_OSS = {
                                                      "model.layers.*.self_attn", "model.layers.*.mlp.router", "model.embed_tokens", "lm_head"]))),
 }
 WINDOWED = dict(SMALL, vocab_size=48, num_attention_heads=4, num_key_value_heads=2, head_dim=24, max_position_embeddings=256, sliding_window=20)
+# Gemma 4 is read over 150 tokens too, with windows of 20. Its embeddings for each layer are left out unless a model says how wide
+# they are.
+GEMMA = dict(SMALL, vocab_size=48, num_attention_heads=6, num_key_value_heads=3, head_dim=8, max_position_embeddings=256, rms_norm_eps=1e-6,
+             tie_word_embeddings=True, hidden_size_per_layer_input=0, sliding_window=20, final_logit_softcapping=4.0,
+             pad_token_id=0)
+E_KIND = dict(vocab_size_per_layer_input=48, hidden_activation="gelu_pytorch_tanh")
+MOE = dict(enable_moe_block=True, num_experts=5, top_k_experts=2, moe_intermediate_size=24)
+WINDOW, WHOLE = "sliding_attention", "full_attention"
+GEMMA4 = {
+    # Values are keys where attention is full, whose heads are wider and fewer; a quarter of their pairs is turned.
+    "gemma4": ("bfloat16", "gemma4_text", dict(num_hidden_layers=4, layer_types=[WINDOW, WHOLE, WINDOW, WHOLE], global_head_dim=24,
+                                              num_global_key_value_heads=2, attention_k_eq_v=True)),
+    # Every sixth layer is full, as no list says otherwise; heads are given layer by layer; projections have biases.
+    "gemma4_unified": ("float32", "gemma4_text", dict(num_hidden_layers=6, attention_bias=True, final_logit_softcapping=None, hidden_size=48,
+                                                     per_layer_config={"5": dict(head_dim=12, num_key_value_heads=2)}, rope_parameters={
+                                                         WINDOW: dict(rope_type="default", rope_theta=5e3),
+                                                         WHOLE: dict(rope_type="proportional", rope_theta=2e5, partial_rotary_factor=0.5)})),
+    # Three layers read the keys and values of two others, and have a wider MLP. sqrt(12) is 3.46875 in BF16.
+    "gemma4_e": ("bfloat16", "gemma4_text", dict(E_KIND, num_hidden_layers=7, layer_types=[WINDOW, WHOLE, WINDOW, WHOLE, WINDOW, WINDOW, WHOLE],
+                                                global_head_dim=16, num_kv_shared_layers=3, use_double_wide_mlp=True, hidden_size_per_layer_input=12)),
+    # Heads are as wide everywhere. The file holds keys of layers that have none.
+    "gemma4_e_image": ("float16", "gemma4_text", dict(E_KIND, num_hidden_layers=5, layer_types=[WHOLE, WINDOW, WINDOW, WINDOW, WHOLE],
+                                                     global_head_dim=8, num_kv_shared_layers=2, hidden_size_per_layer_input=20)),
+    "gemma4_moe": ("bfloat16", "gemma4_text", dict(MOE, num_hidden_layers=3, layer_types=[WINDOW, WINDOW, WHOLE], global_head_dim=16,
+                                                  num_global_key_value_heads=1, attention_k_eq_v=True)),
+    "gemma4_moe_image": ("float32", "gemma4_text", dict(MOE, num_experts=4, top_k_experts=3, layer_types=[WINDOW, WHOLE], global_head_dim=12)),
+}
 # The norm of a delta net's output divides by its size, which is near zero where q and k happen to be orthogonal: the first rows of
 # such a model say little about anybody's arithmetic. These have other random numbers, in which no row is so. So has qwen2_moe_step,
-# in one of whose rows transformers is off by 1.3e-5 of its own logits in FP64.
-SEEDS = {"qwen3_next": 3, "qwen3_5_moe": 2, "qwen2_moe_step": 1}
+# in one of whose rows transformers is off by 1.3e-5 of its own logits in FP64. (Scores of Gemma 4 are not
+# divided by anything: of most random models some row's logits move by more than 1e-5 if transformers computes them in FP64.)
+SEEDS = {"qwen3_next": 3, "qwen3_5_moe": 2, "qwen2_moe_step": 1, "gemma4_unified": 4}
 # Mixtures whose experts are chosen by other laws than the largest of a softmax, read over 150 tokens too.
 LONG = dict(SMALL, max_position_embeddings=256)
 ROUTED = {
@@ -188,6 +216,7 @@ MODELS.update(FAMILIES)
 MODELS.update(DELTA)
 MODELS.update(ROUTED)
 MODELS.update(GPT_OSS)
+MODELS.update(GEMMA4)
 # These files hold a tensor for each matrix of each expert; the others hold those of a layer together.
 EACH_EXPERT = ("qwen3_next", "qwen3_next_full", "qwen3_5_moe_plain", "qwen3_5_moe_image_each")
 # Text models within models that see images: how their config and their tensors are called there.
@@ -198,8 +227,11 @@ for NAME in DELTA:
     if "image" in NAME:
         kind, class_name = ("qwen3_5_moe", "Qwen3_5MoeForConditionalGeneration") if "moe" in NAME else ("qwen3_5", "Qwen3_5ForConditionalGeneration")
         WITHIN[NAME] = (kind, class_name, WITHIN["qwen3_vl"][2])
+WITHIN.update({"gemma4_unified": ("gemma4_unified", "Gemma4UnifiedForConditionalGeneration", WITHIN["qwen3_vl"][2]),
+               "gemma4_e_image": ("gemma4", "Gemma4ForConditionalGeneration", WITHIN["qwen3_vl"][2]),
+               "gemma4_moe_image": ("gemma4", "Gemma4ForConditionalGeneration", WITHIN["qwen3_vl"][2])})
 # What the text model is called there, and its rope, which has rows and columns of pictures too.
-PICTURES = {"qwen3_vl": dict(model_type="qwen3_vl_text", rope_scaling=dict(mrope_interleaved=True, mrope_section=[4, 2, 2], rope_type="default"))}
+PICTURES = {"gemma4_unified": dict(model_type="gemma4_unified_text"), "qwen3_vl": dict(model_type="qwen3_vl_text", rope_scaling=dict(mrope_interleaved=True, mrope_section=[4, 2, 2], rope_type="default"))}
 ZERO_CENTRED = ("gemma3_text", "qwen3_next", "qwen3_5_text", "qwen3_5_moe_text")  # their files hold w - 1 for a norm's w
 WITH_EXPERTS = ("mixtral", "olmoe", "qwen3_moe", "granitemoe", "qwen2_moe", "glm4_moe", "minimax_m2")
 PROMPTS = {
@@ -212,7 +244,7 @@ QUESTION = "What is 348 + 5127?"  # in place of None: through the chat template
 
 
 def base_of(name):
-    return (SMALL if name in FAMILIES else MIXED if name in DELTA else LONG if name in ROUTED else WINDOWED if name in GPT_OSS else BASE)
+    return (GEMMA if name in GEMMA4 else SMALL if name in FAMILIES else MIXED if name in DELTA else LONG if name in ROUTED else WINDOWED if name in GPT_OSS else BASE)
 
 
 def value_of(key, shape, family):
@@ -223,7 +255,11 @@ def value_of(key, shape, family):
         return torch.empty(shape).uniform_(math.log(0.01), math.log(0.5))
     if key.endswith("linear_attn.norm.weight"):
         return 1 + 0.3 * torch.randn(shape)
-    if key.endswith("norm.weight"):
+    if key.endswith("layer_scalar"):
+        return torch.empty(shape).uniform_(0.5, 1.3)
+    if key.endswith("per_expert_scale"):
+        return torch.empty(shape).uniform_(0.5, 1.5)
+    if key.endswith("norm.weight") or "layernorm_" in key or key.endswith("router.scale"):
         return (family not in ZERO_CENTRED) + 0.3 * torch.randn(shape)
     if key.endswith("bias"):
         return 0.3 * torch.randn(shape)
@@ -269,9 +305,9 @@ def write_tiny(folder, name, dtype, family, keys):
     torch.manual_seed(sum(map(ord, name)) + SEEDS.get(name, 0))
     text = dict(architectures=[CLASSES[family]], model_type=family, torch_dtype=dtype, **base_of(name))
     text.update(keys)
-    if "rope_parameters" in text:
+    if "rope_parameters" in text or name in GEMMA4:
         text.pop("rope_theta")
-    if family == "gemma3_text":
+    if family in ("gemma3_text", "gemma4_text"):
         text["hidden_activation"] = "gelu_pytorch_tanh"
         text.pop("hidden_act")
     config = AutoConfig.for_model(**json.loads(json.dumps(text)))
@@ -311,10 +347,10 @@ def load(folder):
     if json.load(open(os.path.join(folder, "config.json"), encoding="utf-8")).get("quantization_config"):
         more["quantization_config"] = transformers.Mxfp4Config(dequantize=True)
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager", **more).eval().float()
-    embedding = model.get_input_embeddings()
-    if hasattr(embedding, "embed_scale"):  # of the dtype that the model is served in, also where all else is FP32
-        dtype = json.load(open(os.path.join(folder, "config.json"), encoding="utf-8"))["torch_dtype"]
-        embedding.embed_scale = embedding.embed_scale.to(getattr(torch, dtype)).float()
+    for table in model.modules():
+        if hasattr(table, "embed_scale"):  # of the dtype that the model is served in, also where all else is FP32
+            dtype = json.load(open(os.path.join(folder, "config.json"), encoding="utf-8"))["torch_dtype"]
+            table.embed_scale = table.embed_scale.to(getattr(torch, dtype)).float()
     if getattr(model.config, "output_gate_type", None) == "sigmoid":  # transformers reads this key in later families alone
         for layer in model.model.layers:
             layer.linear_attn.norm.activation = "sigmoid"
@@ -326,13 +362,17 @@ def put_within(folder, name):
     model_type, class_name, rename = WITHIN[name]
     path = os.path.join(folder, "model.safetensors")
     tensors = {rename(key): value.clone() for key, value in load_file(path).items()}
+    if name == "gemma4_e_image":  # transformers and fidelio leave these out
+        for layer in (3, 4):
+            tensors[f"model.language_model.layers.{layer}.self_attn.k_proj.weight"] = torch.ones(24, 40)
     if name in DELTA:  # a part of what such files hold besides
         tensors.update({"model.visual.patch_embed.proj.weight": torch.ones(4, 3), "mtp.norm.weight": torch.ones(8)})
     save_file(tensors, path, metadata={"format": "pt"})
     with open(os.path.join(folder, "config.json"), encoding="utf-8") as file:
         text = json.load(file)
     outer = dict(architectures=[class_name], model_type=model_type, torch_dtype=text.pop("torch_dtype"), eos_token_id=text.pop("eos_token_id"),
-                 text_config={key: value for key, value in text.items() if key != "architectures"} | PICTURES.get(name, {}),
+                 text_config={key: value for key, value in text.items() if key != "architectures" and not (
+                     name == "gemma4_unified" and "per_layer_input" in key)} | PICTURES.get(name, {}),
                  vision_config={})
     with open(os.path.join(folder, "config.json"), "w", encoding="utf-8") as file:
         json.dump(outer, file, indent=1)
@@ -391,7 +431,7 @@ def tiny(name):
     folder = f"tests/models/{name}"
     write_tiny(folder, name, *MODELS[name])
     model = load(folder)
-    tokens, continued = (150, 40) if name in DELTA or name in ROUTED or name in GPT_OSS else (TOKENS, GREEDY)
+    tokens, continued = (150, 40) if name in DELTA or name in ROUTED or name in GPT_OSS or name in GEMMA4 else (TOKENS, GREEDY)
     ids = torch.randint(3, base_of(name)["vocab_size"], (tokens,), generator=torch.Generator().manual_seed(1)).tolist()
     logits = logits_of(model, ids)
     greedy, gaps = continuation(model, ids, continued, None)
@@ -400,7 +440,7 @@ def tiny(name):
         put_predictor(folder, model.config.num_hidden_layers)
     if name in WITHIN:
         put_within(folder, name)
-        if name in DELTA:  # transformers reads the text model from within
+        if name in DELTA or name in GEMMA4:  # transformers reads the text model from within
             assert torch.equal(logits_of(load(folder), ids), logits), name
     print(f"{name}: {os.path.getsize(folder + '/model.safetensors')} bytes, logits sd {logits.std():.2f}, smallest gap {min(gaps)}")
 

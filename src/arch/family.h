@@ -20,6 +20,7 @@ enum class Architecture : uint8_t {
   olmo2,
   olmo3,
   gemma3,
+  gemma4,
   mixtral,
   olmoe,
   qwen3_moe,
@@ -47,7 +48,9 @@ enum class QkNorm : uint8_t { none, head, width };
 //              each matrix has its own name as for `each` (Qwen3-Next).
 //   alternating  As for `joined`, but rows of gate and up alternate, and a matrix lies by columns: gate_up_proj is
 //              (E, d, 2 f) and down_proj is (E, f, d) (gpt-oss).
-enum class ExpertFiles : uint8_t { none, each, lettered, stacked, joined, alternating };
+//   beside     All experts are in two tensors of three dimensions, experts.gate_up_proj and down_proj, beside the MLP
+//              that every row passes, which has the names of an MLP (Gemma 4).
+enum class ExpertFiles : uint8_t { none, each, lettered, stacked, joined, alternating, beside };
 
 // Blocks says which parts the layers of a family are made of. It holds everything besides numbers in which one family
 // differs from another. step/build.h makes the operations of a step from it.
@@ -60,8 +63,10 @@ struct Blocks {
   bool fused = false;                        // files hold q, k, v as one matrix, and gate, up as one
   bool delta_fused = false;     // files hold a delta net's q, k, v, z as one matrix, and b, a as one, by key head
   bool attention_gate = false;  // q's matrix holds, by head, e rows of q and e rows of a gate on attention's output
-  bool shared_gate = true;      // the output of a shared expert is multiplied by the sigmoid of a gate of its own
   bool sinks = false;           // each head has a logit of its own that joins its softmax and gives nothing
+  bool shared_gate = true;      // the output of a shared expert is multiplied by the sigmoid of a gate of its own
+  bool value_norm = false;      // values are normed by head too, without a weight
+  bool layer_scalar = false;    // the stream behind a layer is multiplied by a number of the layer
   ExpertFiles experts = ExpertFiles::none;  // where the MLP is a mixture of experts, how files name them
 };
 

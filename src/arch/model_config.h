@@ -9,51 +9,29 @@
 #include <vector>
 
 #include "arch/family.h"
+#include "arch/rope.h"
 #include "arch/router.h"
 #include "core/dtype.h"
 
 namespace fidelio {
 
-// RopeType says how the frequencies of rotary position embeddings are made.
-//   plain      theta^(-2i/e) for pair i.
-//   linear     All frequencies are divided by the factor.
-//   dynamic    "Dynamic NTK" is plain up to max_positions. Beyond, theta would grow with the sequence and rotate every
-//              key anew at each token; this is not computed.
-//   llama3     Low frequencies are divided and high ones are kept, with a ramp between them (Llama 3.1).
-//   yarn       "NTK by parts" with a factor on cos and sin (Peng et al. 2023, arXiv 2309.00071).
-//   longrope   Each frequency has a divisor, from one list up to the original context and from another beyond it, and
-//              cos and sin have a factor (Ding et al. 2024, arXiv 2402.13753).
-enum class RopeType : uint8_t { plain, linear, dynamic, llama3, yarn, longrope };
-
-struct Rope {
-  RopeType type = RopeType::plain;
-  double theta = 10000;
-  double factor = 1;  // linear, llama3, yarn: the context is stretched by this factor, at least 1
-  // llama3 divides wavelengths above original_max_positions / low_freq_factor by the factor.
-  double low_freq_factor = 1;
-  double high_freq_factor = 4;     // llama3: wavelengths below original_max_positions / high_freq_factor are kept
-  int original_max_positions = 0;  // llama3, yarn, longrope: context length before stretching
-  double beta_fast = 32;           // yarn: pairs that make more turns than this over the original context are kept
-  double beta_slow = 1;            // yarn: pairs that make fewer turns than this are divided by factor
-  // yarn and longrope multiply cos and sin by this. It is already resolved from attention_factor, mscale and others.
-  double attention_factor = 1;
-  bool truncate = true;                               // yarn: the ends of the ramp are rounded outwards to whole pairs
-  std::vector<double> short_divisors, long_divisors;  // longrope: one divisor for each pair's frequency
-};
-
 // A Mixer is the part of a layer that brings positions together: attention over a cache of all positions, or a gated
 // delta net, which keeps a matrix for each head (Yang et al., arXiv 2412.06464).
 enum class Mixer : uint8_t { attention, delta_net };
 
-// A LayerKind says how the layers of one model differ: in their mixer, in the window of their attention, in their
-// rotary embedding, and in whether a mixture of experts is their MLP. In models with two kinds of rotary embedding, the
-// layers with a window are the local ones.
+// A LayerKind says how the layers of one model differ: in their mixer, in the window and the heads of their attention,
+// in their rotary embedding, and in their MLP. In models with two kinds of rotary embedding, the layers with a window
+// are the local ones.
 enum class RopeUse : uint8_t { global, local, none };
 struct LayerKind {
   int window = 0;  // a position sees itself and the window - 1 before it; 0 means all before it
   RopeUse rope = RopeUse::global;
   Mixer mixer = Mixer::attention;
-  bool dense = false;  // the layer has one MLP, although others have experts
+  bool dense = false;              // the layer has one MLP, although others have experts
+  int kv_heads = 0, head_dim = 0;  // hk and e of this layer; 0 means those of the model
+  bool keys_as_values = false;     // the layer's values are what k's matrix gives, before its norm and rotation
+  int keys_of = -1;                // the earlier layer whose keys and values it reads; -1 means that it has its own
+  int ffn = 0;                     // the ffn dim of the layer's MLP; 0 means that of the model
   bool operator==(const LayerKind&) const = default;
 };
 
@@ -93,6 +71,11 @@ struct ModelConfig {
   double embedding_scale = 1, attention_scale = 0, residual_scale = 1, logit_divisor = 1;
   // Activation::clamped has these two numbers (step/gate.h).
   double gate_alpha = 1, gate_limit = 0;
+  double logit_cap = 0;  // logits are cap * tanh(logits / cap) (Gemma); 0 means that they are left as they are
+  // Each layer of Gemma 4's E models reads a row of so many values of its own for the token (build.h: per_layer). The
+  // rows of all layers are one row of a table (v, L * per_layer). 0 means there is none.
+  int per_layer = 0;
+  double per_layer_scale = 1;  // the factor on a row of that table
   // The query at position p is multiplied by 1 + query_growth log(1 + floor(p / rope.original_max_positions))
   // (Ministral 3). With 0 it is left as it is.
   double query_growth = 0;
@@ -137,17 +120,30 @@ inline bool has_delta_net(const ModelConfig& config, int layer) {
 inline bool has_experts(const ModelConfig& config, int layer) {
   return config.experts > 0 && !kind_of(config, layer).dense;
 }
+// Returns the columns of a head, and the number of key and value heads, of a layer with attention.
+inline int head_dim_of(const ModelConfig& config, int layer) {
+  const int own = kind_of(config, layer).head_dim;
+  return own > 0 ? own : config.e;
+}
+inline int kv_heads_of(const ModelConfig& config, int layer) {
+  const int own = kind_of(config, layer).kv_heads;
+  return own > 0 ? own : config.hk;
+}
+// Tells whether a layer keeps keys and values: those without do not attend, or read those of an earlier layer.
+inline bool keeps_keys(const ModelConfig& config, int layer) {
+  const LayerKind kind = kind_of(config, layer);
+  return kind.mixer == Mixer::attention && kind.keys_of < 0;
+}
+// Tells whether a layer has a matrix for its values.
+inline bool has_values(const ModelConfig& config, int layer) {
+  return keeps_keys(config, layer) && !kind_of(config, layer).keys_as_values;
+}
 // Returns the ffn dim of a layer's MLP, or of each of its experts.
 inline int ffn_columns(const ModelConfig& config, int layer) {
+  if (const int own = kind_of(config, layer).ffn; own > 0) return own;
   return config.experts > 0 && !has_experts(config, layer) ? config.dense_f : config.f;
 }
 
-// Returns the angular frequencies, in radians per position, of the pairs of columns (i, i + rotary / 2) of a head, so
-// rotary / 2 values. The computation follows transformers' ROPE_INIT_FUNCTIONS operation by operation in FP32,
-// because models were trained with those roundings. theta^x is the exception: it is rounded correctly, where torch's
-// vector pow may be off by 1 ulp, so a frequency differs by at most 2 ulp. `context` is the longest sequence and
-// chooses longrope's divisors once (transformers chooses them in every call).
-std::vector<float> rope_inverse_frequencies(const Rope& rope, int rotary, int64_t context = 0);
 inline int rotary_columns(const ModelConfig& config) { return config.rotary == 0 ? config.e : config.rotary; }
 inline std::vector<float> rope_inverse_frequencies(const ModelConfig& config) {
   return rope_inverse_frequencies(config.rope, rotary_columns(config));

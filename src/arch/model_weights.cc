@@ -4,13 +4,29 @@
 
 namespace fidelio {
 
-int64_t norm_size(const ModelConfig& c, Norm which) {
+int64_t norm_size(const ModelConfig& c, int layer, Norm which) {
   if (which == Norm::delta) return c.delta.value_dim;
   if (which == Norm::sinks) return c.h;
+  if (which == Norm::scalar) return 1;
+  if (which == Norm::per_layer) return c.per_layer;
+  if (which == Norm::v) return head_dim_of(c, layer);
   if (which != Norm::q && which != Norm::k) return c.d;
-  if (c.blocks.qk_norm == QkNorm::head) return c.e;
+  if (c.blocks.qk_norm == QkNorm::head) return head_dim_of(c, layer);
   return int64_t{which == Norm::q ? c.h : c.hk} * c.e;
 }
+
+namespace {
+
+// Appends the norms that Gemma 4 has in a layer besides.
+void append_further_norms(const ModelConfig& c, int layer, std::vector<std::pair<int, Norm>>& norms) {
+  if (has_experts(c, layer) && c.blocks.experts == ExpertFiles::beside)
+    for (const Norm norm : {Norm::router, Norm::post_dense, Norm::experts, Norm::post_experts})
+      norms.emplace_back(layer, norm);
+  if (c.per_layer > 0) norms.emplace_back(layer, Norm::post_per_layer);
+  if (c.blocks.layer_scalar) norms.emplace_back(layer, Norm::scalar);
+}
+
+}  // namespace
 
 std::vector<std::pair<int, Norm>> norms_of(const ModelConfig& c) {
   std::vector<std::pair<int, Norm>> norms;
@@ -19,11 +35,15 @@ std::vector<std::pair<int, Norm>> norms_of(const ModelConfig& c) {
     if (c.blocks.norm_after) norms.insert(norms.end(), {{i, Norm::post_attn}, {i, Norm::post_mlp}});
     if (has_delta_net(c, i))
       norms.emplace_back(i, Norm::delta);
-    else if (c.blocks.qk_norm != QkNorm::none)
-      norms.insert(norms.end(), {{i, Norm::q}, {i, Norm::k}});
+    else if (c.blocks.qk_norm != QkNorm::none) {
+      norms.emplace_back(i, Norm::q);
+      if (keeps_keys(c, i)) norms.emplace_back(i, Norm::k);
+    }
     if (c.blocks.sinks && !has_delta_net(c, i)) norms.emplace_back(i, Norm::sinks);
+    append_further_norms(c, i, norms);
   }
   norms.emplace_back(-1, Norm::final);
+  if (c.per_layer > 0) norms.emplace_back(-1, Norm::per_layer);
   return norms;
 }
 
@@ -75,6 +95,7 @@ void append_layer(const ModelConfig& c, int layer, std::vector<LinearId>& ids) {
 
 std::vector<LinearId> linears_of(const ModelConfig& c) {
   std::vector<LinearId> ids = {{-1, Role::embedding}};
+  if (c.per_layer > 0) ids.push_back({-1, Role::per_layer_table});
   for (int i = 0; i < c.L; ++i) append_layer(c, i, ids);
   if (!c.tie_embeddings) ids.push_back({-1, Role::head});
   return ids;
@@ -90,6 +111,7 @@ std::vector<LinearId> predictor_linears_of(const ModelConfig& c) {
 
 std::vector<LinearId> fixed_linears_of(const ModelConfig& c) {
   std::vector<LinearId> ids;
+  if (c.per_layer > 0) ids.push_back({-1, Role::per_layer_model});
   for (int i = 0; i < c.L; ++i) {
     if (has_delta_net(c, i)) ids.insert(ids.end(), {{i, Role::delta_b}, {i, Role::delta_a}});
     if (has_shared_router(c, i)) ids.push_back({i, Role::shared_router});
@@ -171,6 +193,19 @@ std::vector<int> delta_layers(const ModelConfig& c) {
   return layers;
 }
 
+std::vector<int> caching_layers(const ModelConfig& c) {
+  std::vector<int> layers;
+  for (int i = 0; i < c.L; ++i)
+    if (keeps_keys(c, i)) layers.push_back(i);
+  return layers;
+}
+
+int64_t cached_values(const ModelConfig& c) {
+  int64_t values = 0;
+  for (const int layer : caching_layers(c)) values += int64_t{kv_heads_of(c, layer)} * head_dim_of(c, layer);
+  return values;
+}
+
 std::string delta_name(int layer, DeltaTensor which) {
   constexpr std::string_view kNames[] = {"conv1d.weight", "A_log", "dt_bias"};
   return fmt::format("model.layers.{}.linear_attn.{}", layer, kNames[static_cast<size_t>(which)]);
@@ -182,8 +217,10 @@ Shape delta_shape(const ModelConfig& c, DeltaTensor which) {
 }
 
 Shape shape_of(const ModelConfig& c, LinearId id) {
-  const int64_t d = c.d, q = int64_t{c.h} * c.e, kv = int64_t{c.hk} * c.e, twice = c.kept_columns,
-                f = id.layer == -1 ? 0 : ffn_columns(c, id.layer), shared = c.shared_f;
+  const bool outer = id.layer == -1;
+  const int64_t d = c.d, e = outer ? c.e : head_dim_of(c, id.layer), q = c.h * e,
+                kv = outer ? 0 : kv_heads_of(c, id.layer) * e, twice = c.kept_columns,
+                f = outer ? 0 : ffn_columns(c, id.layer), shared = c.shared_f, own = c.per_layer;
   switch (id.role) {
     case Role::q:
       return {c.blocks.attention_gate ? 2 * q : q, d + twice};
@@ -215,6 +252,14 @@ Shape shape_of(const ModelConfig& c, LinearId id) {
       return {1, d};
     case Role::join:
       return {d, 2 * d};
+    case Role::per_layer_gate:
+      return {own, d};
+    case Role::per_layer_out:
+      return {d, own};
+    case Role::per_layer_model:
+      return {c.L * own, d};
+    case Role::per_layer_table:
+      return {int64_t{c.v}, c.L * own};
     case Role::embedding:
     case Role::head:
       break;

@@ -39,7 +39,9 @@ std::vector<std::pair<int, Norm>> norms_of(const ModelConfig& config);
 // Returns the norms of the predictor, none of which norms_of() has.
 std::vector<std::pair<int, Norm>> predictor_norms_of(const ModelConfig& config);
 // Returns the number of values in a norm's weight: d, for q and k the columns that are normed together, for sinks h.
-int64_t norm_size(const ModelConfig& config, Norm which);
+int64_t norm_size(const ModelConfig& config, int layer, Norm which);
+// Tells whether files hold a norm's weight. Values are normed without one, which is the same as with ones.
+inline bool has_weight(Norm which) { return which != Norm::v; }
 // Returns the layers whose MLP is a mixture of experts, and the tensor names of their routers.
 std::vector<int> routed_layers(const ModelConfig& config);
 std::vector<std::string> router_names(const ModelConfig& config);
@@ -57,9 +59,11 @@ inline constexpr DeltaTensor kDeltaTensors[] = {DeltaTensor::convolution, DeltaT
                                                 DeltaTensor::step_bias};
 std::string delta_name(int layer, DeltaTensor which);
 Shape delta_shape(const ModelConfig& config, DeltaTensor which);
-// Returns the layers with a delta net, and the number of those with attention.
+// Returns the layers with a delta net, and those that keep keys and values, in their order.
 std::vector<int> delta_layers(const ModelConfig& config);
-inline int64_t attention_layers(const ModelConfig& config) { return config.L - std::ssize(delta_layers(config)); }
+std::vector<int> caching_layers(const ModelConfig& config);
+// Returns the values that all layers keep for a position: its keys, or as many for its values.
+int64_t cached_values(const ModelConfig& config);
 // Returns the tensor in which a model with kept columns stores the order of the input's columns at a stop, for example
 // "model.layers.3.o.order".
 std::string order_name(int layer, const Stop& stop);

@@ -12,7 +12,7 @@ struct RoleName {
   Role role;
   std::string_view name, module;  // the module's name inside "model.layers.N."
 };
-constexpr std::array<RoleName, 17> kRoleNames = {{{Role::q, "q", "self_attn.q_proj"},
+constexpr std::array<RoleName, 21> kRoleNames = {{{Role::q, "q", "self_attn.q_proj"},
                                                   {Role::k, "k", "self_attn.k_proj"},
                                                   {Role::v, "v", "self_attn.v_proj"},
                                                   {Role::o, "o", "self_attn.o_proj"},
@@ -28,7 +28,11 @@ constexpr std::array<RoleName, 17> kRoleNames = {{{Role::q, "q", "self_attn.q_pr
                                                   {Role::delta_b, "delta_b", "linear_attn.in_proj_b"},
                                                   {Role::delta_a, "delta_a", "linear_attn.in_proj_a"},
                                                   {Role::shared_router, "shared_router", "mlp.shared_expert_gate"},
-                                                  {Role::join, "join", "join"}}};
+                                                  {Role::join, "join", "join"},
+                                                  {Role::per_layer_gate, "per_layer_gate", "per_layer_input_gate"},
+                                                  {Role::per_layer_out, "per_layer_out", "per_layer_projection"},
+                                                  {Role::per_layer_model, "per_layer_model", ""},
+                                                  {Role::per_layer_table, "per_layer_table", ""}}};
 
 }  // namespace
 
@@ -39,7 +43,7 @@ std::string_view name_of(Role role) {
 }
 
 std::string to_string(LinearId id) {
-  if (id.role == Role::embedding || id.role == Role::head) return std::string(name_of(id.role));
+  if (is_outer(id.role)) return std::string(name_of(id.role));
   if (id.layer == kPredictorLayer)
     return id.expert < 0 ? fmt::format("predictor.{}", name_of(id.role))
                          : fmt::format("predictor.experts.{}.{}", id.expert, name_of(id.role));
@@ -66,13 +70,14 @@ int take_number(std::string_view& text, std::string_view prefix) {
 LinearId parse_linear_id(std::string_view text) {
   if (text == "embedding") return {-1, Role::embedding};
   if (text == "head") return {-1, Role::head};
+  if (text == "per_layer_table") return {-1, Role::per_layer_table};
   std::string_view rest = text;
   constexpr std::string_view kPredictor = "predictor.";
   const bool predicts = rest.starts_with(kPredictor);
   if (predicts) rest.remove_prefix(kPredictor.size());
   const int layer = predicts ? kPredictorLayer : take_number(rest, "layers."), expert = take_number(rest, "experts.");
   for (const RoleName& row : kRoleNames) {
-    if (is_fixed(row.role) || (row.role == Role::join && !predicts)) continue;
+    if (is_fixed(row.role) || is_outer(row.role) || (row.role == Role::join && !predicts)) continue;
     const LinearId id{layer, row.role, expert};
     const bool in_mlp = row.role == Role::gate || row.role == Role::up || row.role == Role::down;
     if (rest == row.name && (layer >= 0 || predicts) && (expert < 0 || in_mlp) && to_string(id) == text)
@@ -80,8 +85,8 @@ LinearId parse_linear_id(std::string_view text) {
   }
   throw Error(
       "\"{}\" names no linear: expected layers.N.ROLE with ROLE one of q k v o gate up down, delta_qkv "
-      "delta_z delta_out, shared_gate shared_up shared_down, or embedding, or head (of an expert "
-      "layers.N.experts.M.ROLE)",
+      "delta_z delta_out, shared_gate shared_up shared_down, per_layer_gate per_layer_out, or embedding, head or "
+      "per_layer_table (of an expert layers.N.experts.M.ROLE)",
       text);
 }
 
@@ -98,6 +103,8 @@ std::string module_name(LinearId id) {
   if (id.role == Role::embedding) return "model.embed_tokens";
   if (id.role == Role::head) return "lm_head";
   if (id.role == Role::join) return "mtp.fc";
+  if (id.role == Role::per_layer_model) return "model.per_layer_model_projection";
+  if (id.role == Role::per_layer_table) return "model.embed_tokens_per_layer";
   if (id.expert >= 0)
     return fmt::format("{}.mlp.experts.{}.{}_proj", layer_name(id.layer), id.expert, name_of(id.role));
   return fmt::format("{}.{}", layer_name(id.layer), kRoleNames[static_cast<size_t>(id.role)].module);
@@ -121,10 +128,26 @@ std::string norm_name(const ModelConfig& config, int layer, Norm norm) {
       return in_layer("self_attn.q_norm");
     case Norm::k:
       return in_layer("self_attn.k_norm");
+    case Norm::v:
+      return in_layer("self_attn.v_norm");
     case Norm::delta:
       return in_layer("linear_attn.norm");
     case Norm::sinks:
       return fmt::format("{}.self_attn.sinks", layer_name(layer));
+    case Norm::router:
+      return fmt::format("{}.router.scale", layer_name(layer));
+    case Norm::post_dense:
+      return in_layer("post_feedforward_layernorm_1");
+    case Norm::experts:
+      return in_layer("pre_feedforward_layernorm_2");
+    case Norm::post_experts:
+      return in_layer("post_feedforward_layernorm_2");
+    case Norm::post_per_layer:
+      return in_layer("post_per_layer_input_norm");
+    case Norm::scalar:
+      return fmt::format("{}.layer_scalar", layer_name(layer));
+    case Norm::per_layer:
+      return "model.per_layer_projection_norm.weight";
     case Norm::token:
       return "mtp.pre_fc_norm_embedding.weight";
     case Norm::before:
@@ -149,6 +172,8 @@ std::string router_name(const ModelConfig& c, int layer) {
       return layer_name(layer) + ".block_sparse_moe.router.layer.weight";
     case ExpertFiles::alternating:
       return layer_name(layer) + ".mlp.router.weight";
+    case ExpertFiles::beside:
+      return layer_name(layer) + ".router.proj.weight";
   }
   return layer_name(layer) + ".mlp.gate.weight";
 }
@@ -164,8 +189,9 @@ FusedName expert_name(const ModelConfig& c, LinearId id) {
     return {fmt::format("{}.experts.{}.w{}.weight", module, e, letter), {{0, rows}}, rows};
   }
   const RowRun down{e * d, d}, of_both{2 * e * f + (id.role == Role::up ? f : 0), f};
-  if (c.blocks.experts == ExpertFiles::joined) {
-    const std::string experts = layer_name(id.layer) + ".mlp.experts";
+  if (c.blocks.experts == ExpertFiles::joined || c.blocks.experts == ExpertFiles::beside) {
+    const char* inside = c.blocks.experts == ExpertFiles::joined ? ".mlp.experts" : ".experts";
+    const std::string experts = layer_name(id.layer) + inside;
     if (id.role == Role::down) return {experts + ".down_proj", {down}, c.experts * d};
     return {experts + ".gate_up_proj", {of_both}, 2 * c.experts * f};
   }
@@ -213,6 +239,15 @@ FusedName interleaved_name(const ModelConfig& c, LinearId id) {
   return name;
 }
 
+// The MLP that every row passes has the names of an MLP where it stands beside experts.
+FusedName beside_name(const ModelConfig& c, LinearId id) {
+  const bool down = id.role == Role::shared_down;
+  if (!down && id.role != Role::shared_gate && id.role != Role::shared_up) return {};
+  const int64_t rows = down ? c.d : c.shared_f;
+  const char* name = down ? "down" : id.role == Role::shared_up ? "up" : "gate";
+  return {fmt::format("{}.mlp.{}_proj.weight", layer_name(id.layer), name), {{0, rows}}, rows};
+}
+
 }  // namespace
 
 namespace {
@@ -224,14 +259,18 @@ bool is_of_shared_expert(Role role) {
 }  // namespace
 
 std::string file_module_name(const ModelConfig& c, LinearId id) {
-  if (is_of_shared_expert(id.role) && !c.blocks.shared_gate) {
+  const bool beside = c.blocks.experts == ExpertFiles::beside;
+  if (!beside && is_of_shared_expert(id.role) && !c.blocks.shared_gate) {
     constexpr std::string_view kOurs = ".shared_expert.", kTheirs = ".shared_experts.";
     std::string name = module_name(id);
     return name.replace(name.find(kOurs), kOurs.size(), kTheirs);
   }
-  if (id.expert < 0 || c.blocks.experts != ExpertFiles::lettered) return module_name(id);
-  const std::string weight = expert_name(c, id).weight;
-  return weight.substr(0, weight.rfind('.'));
+  if (beside && id.expert >= 0)
+    return fmt::format("{}.experts.{}.{}_proj", layer_name(id.layer), id.expert, name_of(id.role));
+  const std::string weight = beside                                                        ? beside_name(c, id).weight
+                             : id.expert >= 0 && c.blocks.experts == ExpertFiles::lettered ? expert_name(c, id).weight
+                                                                                           : "";
+  return weight.empty() ? module_name(id) : weight.substr(0, weight.rfind('.'));
 }
 
 FusedName fused_bias_name(const ModelConfig& c, LinearId id) {
@@ -244,6 +283,7 @@ FusedName fused_bias_name(const ModelConfig& c, LinearId id) {
 
 FusedName fused_name(const ModelConfig& c, LinearId id) {
   if (id.expert >= 0) return expert_name(c, id);
+  if (c.blocks.experts == ExpertFiles::beside) return beside_name(c, id);
   if (is_of_shared_expert(id.role) && !c.blocks.shared_gate) {
     const int64_t rows = id.role == Role::shared_down ? c.d : c.shared_f;
     return {file_module_name(c, id) + ".weight", {{0, rows}}, rows};

@@ -15,7 +15,9 @@ namespace fidelio {
 
 // These are the linears of attention, of an MLP or an expert, of a gated delta net and of a shared expert. delta_b,
 // delta_a and shared_router are small and decide much, so they stay as they are (is_fixed). `join` belongs to the
-// predictor of the token after the next (ModelConfig::predictor), whose layer is kPredictorLayer.
+// predictor of the token after the next (ModelConfig::predictor), whose layer is kPredictorLayer. per_layer_gate and
+// per_layer_out bring a layer's own part of a token's row (ModelConfig::per_layer) into the stream, per_layer_model
+// makes another such row of the token's embedding, and per_layer_table is the table of those rows.
 enum class Role : uint8_t {
   q,
   k,
@@ -34,13 +36,21 @@ enum class Role : uint8_t {
   delta_a,
   shared_router,
   join,
+  per_layer_gate,
+  per_layer_out,
+  per_layer_model,
+  per_layer_table,
   embedding,
   head
 };
 // Tells whether linears of this role are never quantised.
 constexpr bool is_fixed(Role role) {
-  return role == Role::delta_b || role == Role::delta_a || role == Role::shared_router;
+  return role == Role::delta_b || role == Role::delta_a || role == Role::shared_router || role == Role::per_layer_model;
 }
+// Tells whether linears of this role belong to no layer, so that their layer is -1.
+constexpr bool is_outer(Role role) { return role >= Role::per_layer_model; }
+// Tells whether a linear of this role is a table, of which steps read the rows of tokens and never a product.
+constexpr bool is_table(Role role) { return role == Role::per_layer_table; }
 std::string_view name_of(Role role);
 
 struct LinearId {
@@ -50,12 +60,39 @@ struct LinearId {
   auto operator<=>(const LinearId&) const = default;
 };
 
-// Norm names the norms of a model, and its sinks. attn and mlp stand before the block of that name, post_attn and
-// post_mlp act on what the block adds to the stream, q and k act on queries and keys, delta acts on the heads of a
-// delta net's output, and final stands before the head. `sinks` is no norm: it has a logit for each head of a layer
-// (op::Attend), and is loaded and stored as norms are. The last three are the predictor's: on the token's embedding, on
-// what the row before led to, and before the head.
-enum class Norm : uint8_t { attn, mlp, post_attn, post_mlp, q, k, delta, sinks, final, token, before, predicted };
+// Norm names the norms of a model, its sinks and its scalars. attn and mlp stand before the block of that name,
+// post_attn and post_mlp act on what the block adds to the stream, q, k and v act on queries, keys and values, delta
+// acts on the heads of a delta net's output, and final stands before the head. token, before and predicted are the
+// predictor's: on the token's embedding, on what the row before led to, and before the head.
+//
+// Where an MLP stands beside experts, router and experts act on what these read, post_dense and post_experts on what
+// the two give. post_per_layer acts on what a layer makes of its part of the token's row, and per_layer on each such
+// part of what per_layer_model gives.
+//
+// Two are no norms, but are loaded and stored as norms are: sinks has a logit for each head of a layer (op::Attend),
+// and scalar is the one number of Blocks::layer_scalar.
+enum class Norm : uint8_t {
+  attn,
+  mlp,
+  post_attn,
+  post_mlp,
+  q,
+  k,
+  v,
+  delta,
+  sinks,
+  router,
+  post_dense,
+  experts,
+  post_experts,
+  post_per_layer,
+  scalar,
+  final,
+  token,
+  before,
+  predicted,
+  per_layer
+};
 
 std::string to_string(LinearId id);  // for example "layers.3.q", "layers.3.experts.5.gate", "embedding", "head"
 LinearId parse_linear_id(std::string_view text);  // the inverse; throws Error that tells how a name is formed

@@ -14,9 +14,8 @@ class PlanStore final : public StopStore {
  public:
   PlanStore(Journal& journal, const std::map<LinearId, FormatSpec>& formats) : journal_(journal) {
     std::map<int, std::string> of_layer;
-    for (const auto& [id, format] : formats)  // no layer reads the head, all read the embedding
-      if (id.layer >= 0 || id.role == Role::embedding)
-        of_layer[id.layer] += to_string(id) + " " + to_string(format) + "\n";
+    for (const auto& [id, format] : formats)  // no layer reads the head, all read the embedding and a layers' table
+      if (id.role != Role::head) of_layer[id.layer] += to_string(id) + " " + to_string(format) + "\n";
     std::string before;
     for (const auto& [layer, text] : of_layer) {
       before = sha256_hex(before + text);

@@ -110,7 +110,7 @@ int64_t workspace_bytes(const CompressSize& size) {
 }
 int64_t batch_cache_values(const CompressSize& size) {
   const ModelConfig& c = size.source.config();
-  return attention_layers(c) * 2 * size.rows * c.hk * c.e;
+  return cached_values(c) * 2 * size.rows;
 }
 
 std::vector<std::vector<MemoryNeed>> phases_of(const CompressSize& size, const Holding& h) {
@@ -148,7 +148,7 @@ std::vector<std::vector<MemoryNeed>> phases_of(const CompressSize& size, const H
     std::erase_if(phase, [](const MemoryNeed& need) { return need.bytes == 0; });
   if (size.answering_tokens > 0)
     phases.back().push_back({"the model that answers questions, and its cache",
-                             h.weights + size.answering_tokens * 2 * 2 * attention_layers(c) * c.hk * c.e +
+                             h.weights + size.answering_tokens * 2 * 2 * cached_values(c) +
                                  size.answering_states * 4 * state_shape(c).floats()});
   return phases;
 }

@@ -265,7 +265,8 @@ std::vector<float> Checkpoint::floats(const std::string& name, const Shape& expe
 }
 
 std::vector<float> Checkpoint::norm(int layer, Norm which) const {
-  std::vector<float> values = floats(norm_name(config_, layer, which), {norm_size(config_, which)});
+  if (!has_weight(which)) return std::vector<float>(static_cast<size_t>(norm_size(config_, layer, which)), 1);
+  std::vector<float> values = floats(norm_name(config_, layer, which), {norm_size(config_, layer, which)});
   if (config_.blocks.norm_plus_one && which != Norm::delta && which != Norm::sinks)  // Those are stored as they are.
     for (float& value : values) value += 1;
   return values;
@@ -354,7 +355,7 @@ int64_t Checkpoint::parameters() const {
   int64_t n = 0;
   for (LinearId id : linears_of(config_))
     n += elements_of(config_, id) + (has_bias(config_, id.role) ? shape_of(config_, id)[0] : 0);
-  for (auto [layer, which] : norms_of(config_)) n += norm_size(config_, which);
+  for (auto [layer, which] : norms_of(config_)) n += norm_size(config_, layer, which);
   for (const auto& [name, shape] : tensors_of_routers(config_)) n += shape.elements();
   for (const LinearId id : fixed_linears_of(config_)) n += elements_of(config_, id);
   for (const DeltaTensor which : kDeltaTensors)

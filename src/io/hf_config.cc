@@ -45,6 +45,7 @@ Defaults defaults_of(Architecture architecture) {
     case Architecture::olmo3:
       return {0, 0, 2048, 1e-5, false, -1, 50279};
     case Architecture::gemma3:
+    case Architecture::gemma4:
       return {4, 256, 131072, 1e-6, true, 2, 1};
     case Architecture::mixtral:
       return {8, 0, 131072, 1e-5, false, 1, 2};
@@ -150,8 +151,9 @@ void read_dimensions(const Keys& keys, ModelConfig& c) {
                   : keys.integer("intermediate_size", 1, kMaxInt);
   // Configs of Gemma 3 models that see images leave these out where they are the class's defaults.
   const bool gemma = c.architecture == Architecture::gemma3;
+  const int missing_v = c.architecture == Architecture::gemma4 ? 262144 : 262208;
   c.h = gemma ? keys.integer_or("num_attention_heads", 8, 1, kMaxInt) : keys.integer("num_attention_heads", 1, kMaxInt);
-  c.v = gemma ? keys.integer_or("vocab_size", 262208, 1, kMaxInt) : keys.integer("vocab_size", 1, kMaxInt);
+  c.v = gemma ? keys.integer_or("vocab_size", missing_v, 1, kMaxInt) : keys.integer("vocab_size", 1, kMaxInt);
   const Defaults missing = defaults_of(c.architecture);
   // null means "as many as h" everywhere.
   const int missing_hk = missing.hk == 0 || keys.present_even_if_null("num_key_value_heads") ? c.h : missing.hk;
@@ -175,6 +177,7 @@ void read_dimensions(const Keys& keys, ModelConfig& c) {
 void read_experts(const Keys& keys, ModelConfig& c) {
   if (c.blocks.experts == ExpertFiles::none || hf::has_mixed_layers(c.architecture)) return;
   if (hf::has_own_routers(c.architecture)) return hf::read_own_routers(keys, c);
+  if (c.architecture == Architecture::gemma4) return;  // Its layers are read together.
   const bool gpt_oss = c.architecture == Architecture::gpt_oss;
   const bool local = c.architecture == Architecture::mixtral || c.architecture == Architecture::granite_moe || gpt_oss;
   const int missing = c.architecture == Architecture::qwen3_moe || gpt_oss ? 128 : local ? 8 : 64;
@@ -259,6 +262,7 @@ void read_unturned(const Keys& keys, ModelConfig& c) {
 // Reads which layers have a window and which have rope.
 void read_layers(const Keys& keys, ModelConfig& c) {
   if (hf::has_mixed_layers(c.architecture)) return hf::read_mixed_layers(keys, c);
+  if (c.architecture == Architecture::gemma4) return hf::read_gemma4_layers(keys, c);
   c.kinds.assign(static_cast<size_t>(c.L), {});
   if (c.architecture == Architecture::smollm3) read_unturned(keys, c);
   const int window = read_window(keys, c);
@@ -328,9 +332,10 @@ std::optional<DType> read_dtype(const Keys& keys) {
   keys.refuse(key, "bfloat16, float16 or float32");
 }
 
-// Returns sqrt(d) as the model multiplies by it: rounded to the dtype that it was trained and is served in.
-double gemma_embedding_scale(const ModelConfig& c) {
-  const auto root = static_cast<float>(std::sqrt(static_cast<double>(c.d)));
+// Returns the root of a number of columns as the model multiplies by it: rounded to the dtype that it was trained and
+// is served in.
+double gemma_embedding_scale(const ModelConfig& c, int columns) {
+  const auto root = static_cast<float>(std::sqrt(static_cast<double>(columns)));
   if (c.dtype == DType::bf16) return static_cast<double>(to_float(to_bf16(root)));
   if (c.dtype == DType::f16) return static_cast<double>(to_float(to_f16(root)));
   return static_cast<double>(root);
@@ -347,8 +352,14 @@ void read_scalars(const Keys& keys, ModelConfig& c) {
     c.gate_alpha = keys.number_or("swiglu_alpha", 1.702, 1e-6, 1e6);
     c.gate_limit = keys.number_or("swiglu_limit", 7, 1e-6, 1e30);
   }
-  if (c.architecture != Architecture::gemma3) return;
-  c.embedding_scale = gemma_embedding_scale(c);
+  const bool gemma4 = c.architecture == Architecture::gemma4;
+  if (!gemma4 && c.architecture != Architecture::gemma3) return;
+  c.embedding_scale = gemma_embedding_scale(c, c.d);
+  if (gemma4) {
+    c.per_layer_scale = gemma_embedding_scale(c, c.per_layer);
+    c.attention_scale = 1;
+    return;
+  }
   c.attention_scale = 1 / std::sqrt(keys.number_or("query_pre_attn_scalar", 256, 1e-6, 1e9));
   for (const char* key : {"final_logit_softcapping", "attn_logit_softcapping"})
     if (keys.find(key)) keys.refuse(key, "null (logits and scores are not capped here, as in all of Gemma 3)");
@@ -358,7 +369,8 @@ void read_scalars(const Keys& keys, ModelConfig& c) {
 
 void read_activation(const Keys& keys, const ModelConfig& c) {
   const bool gelu = c.blocks.activation == Activation::gelu_tanh;
-  const char* key = c.architecture == Architecture::gemma3 ? "hidden_activation" : "hidden_act";
+  const bool gemma = c.architecture == Architecture::gemma3 || c.architecture == Architecture::gemma4;
+  const char* key = gemma ? "hidden_activation" : "hidden_act";
   const std::string name = keys.text_or(key, gelu ? "gelu_pytorch_tanh" : "silu");
   if (gelu ? name != "gelu_pytorch_tanh" : name != "silu" && name != "swish")
     keys.refuse(key, gelu ? "gelu_pytorch_tanh" : "silu");
@@ -376,6 +388,7 @@ void read_biases(const Keys& keys, ModelConfig& c) {
     case Architecture::olmo2:
     case Architecture::olmo3:
     case Architecture::gemma3:
+    case Architecture::gemma4:
     case Architecture::olmoe:
     case Architecture::qwen3_moe:
     case Architecture::granite_moe:
@@ -435,6 +448,8 @@ struct Within {
 };
 constexpr Within kWithin[] = {{"mistral3", "", ""},
                               {"gemma3", "", ""},
+                              {"gemma4", "gemma4_text", "gemma4_text"},
+                              {"gemma4_unified", "gemma4_text", "gemma4_unified_text"},
                               {"qwen2_vl", "qwen2", "qwen2_vl_text", true},
                               {"qwen2_5_vl", "qwen2", "qwen2_5_vl_text", true},
                               {"qwen3_vl", "qwen3", "qwen3_vl_text", true},
@@ -472,6 +487,8 @@ Json parse_object(std::string_view json, const std::string& file) {
   text.erase("vision_config");
   if (!within->text_type.empty() &&
       (flat || text.value("model_type", Json(within->text_within)) == within->text_within)) {
+    // This type of text model has no embeddings for each layer, and no key that says so.
+    if (type == "gemma4_unified") text["hidden_size_per_layer_input"] = 0;
     text["model_type"] = within->text_type;
     drop_picture_ropes(text);
   }

@@ -422,7 +422,7 @@ TEST(WeightNames, AreTransformers) {
 TEST(WeightNames, ShortNamesRoundTrip) {
   for (int i = 0; i <= static_cast<int>(Role::head); ++i) {
     const auto role = static_cast<Role>(i);
-    const LinearId id{role >= Role::embedding ? -1 : 31, role};
+    const LinearId id{is_outer(role) ? -1 : 31, role};
     if (is_fixed(role) || role == Role::join)
       EXPECT_THROW(parse_linear_id(to_string(id)), Error) << to_string(id);  // No plan names it.
     else

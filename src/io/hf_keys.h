@@ -85,6 +85,8 @@ inline bool has_own_routers(Architecture architecture) {
 // Reads their experts and routers. read_dense_layers() then marks the layers that have none, in `kinds`.
 void read_own_routers(const Keys& keys, ModelConfig& c);
 void read_dense_layers(const Keys& keys, ModelConfig& c);
+// Reads how the layers of Gemma 4 differ, its experts, and its embeddings for each layer.
+void read_gemma4_layers(const Keys& keys, ModelConfig& c);
 // Fills rope, local_rope, rotary and query_growth. architecture, e and max_positions must be set already.
 void read_ropes(const Keys& keys, ModelConfig& c);
 // Raises max_positions to the context that the rope reaches, as vLLM computes it. The documentation of transformers

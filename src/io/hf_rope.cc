@@ -52,12 +52,14 @@ RopeType type_of(const ModelConfig& c, const Keys& scaling, const char* key) {
   const std::string type = scaling.text_or(key, "default");
   if (type == "default") return RopeType::plain;
   if (type == "longrope") return RopeType::longrope;
-  const bool phi = c.architecture == Architecture::phi3;
+  const bool phi = c.architecture == Architecture::phi3, gemma4 = c.architecture == Architecture::gemma4;
+  if (gemma4 && type == "proportional") return RopeType::proportional;
   if (phi && (type == "su" || type == "yarn")) return RopeType::longrope;  // These are earlier names.
   if (!phi && type == "linear") return RopeType::linear;
   if (!phi && type == "dynamic") return RopeType::dynamic;
   if (!phi && type == "llama3") return RopeType::llama3;
   if (!phi && type == "yarn") return RopeType::yarn;
+  if (gemma4) scaling.refuse(key, "one of default, proportional, linear, dynamic, llama3, yarn, longrope");
   scaling.refuse(key, phi ? "one of default, longrope" : "one of default, linear, dynamic, llama3, yarn, longrope");
 }
 
@@ -66,7 +68,7 @@ Rope read_rope(const Keys& top, const Keys& scaling, double theta, const ModelCo
   for (const auto& [key, value] : scaling.json().items())
     check(!value.is_object(),
           "{}: rope parameters per layer type (\"{}\") are not supported for {}: expected one set for all layers; "
-          "supported are those of Gemma3ForCausalLM and Olmo3ForCausalLM",
+          "supported are those of Gemma3ForCausalLM, Gemma4ForCausalLM and Olmo3ForCausalLM",
           scaling.where(), key, name_of(c.architecture));
   Rope rope;
   const Keys& theta_from = scaling.find("rope_theta") ? scaling : top;
@@ -77,6 +79,11 @@ Rope read_rope(const Keys& top, const Keys& scaling, double theta, const ModelCo
   if (rope.type == RopeType::dynamic)
     scaling.number("factor", 1, 1e6);  // Some configs have an "alpha" in its place, which is another rope.
   if (rope.type == RopeType::plain || rope.type == RopeType::dynamic) return rope;
+  if (rope.type == RopeType::proportional) {
+    rope.turned_share = scaling.number_or("partial_rotary_factor", 1, 0, 1);
+    rope.factor = scaling.number_or("factor", 1, 1e-6, 1e6);
+    return rope;
+  }
   if (rope.type != RopeType::linear) {
     // transformers prefers the config's own value, and Phi-3's config has one where the file has none.
     const bool phi = c.architecture == Architecture::phi3;
@@ -119,13 +126,17 @@ Keys part(const Keys& keys, const char* key) {
   return value ? Keys(*value, keys.where() + ": " + key) : Keys(empty(), keys.where());
 }
 
-// Gemma 3 and OLMo 3 have one rope for layers with full attention and one for layers with a window.
+// Gemma 3 and 4 and OLMo 3 have one rope for layers with full attention and one for layers with a window.
 void read_two_ropes(const Keys& keys, ModelConfig& c) {
-  const bool gemma = c.architecture == Architecture::gemma3;
+  static const Json kGemma4 = {
+      {"sliding_attention", {{"rope_type", "default"}, {"rope_theta", 1e4}}},
+      {"full_attention", {{"rope_type", "proportional"}, {"partial_rotary_factor", 0.25}, {"rope_theta", 1e6}}}};
+  const bool gemma4 = c.architecture == Architecture::gemma4, gemma = gemma4 || c.architecture == Architecture::gemma3;
   const double global = keys.number_or("rope_theta", gemma ? 1e6 : 5e5, 1.000001, 1e30);
   const double local = gemma ? keys.number_or("rope_local_base_freq", 1e4, 1.000001, 1e30) : 5e5;
   c.local_rope.emplace();
   const Json* both = keys.find("rope_parameters");
+  if (gemma4 && !both) both = &kGemma4;
   if (both && both->is_object() && (both->contains("full_attention") || both->contains("sliding_attention"))) {
     const Keys parameters(*both, keys.where() + ": rope_parameters"), nothing(empty(), keys.where());
     if (const Json* older = keys.find("rope_scaling"); older && !older->empty())
@@ -174,7 +185,9 @@ void read_ropes(const Keys& keys, ModelConfig& c) {
         "partial_rotary_factor",
         "1 (RoPE over the whole head; a part of it is supported for Phi-3, Qwen3.5, GLM-4.5 and MiniMax-M2)");
   }
-  if (c.architecture == Architecture::gemma3 || c.architecture == Architecture::olmo3) return read_two_ropes(keys, c);
+  if (c.architecture == Architecture::gemma3 || c.architecture == Architecture::gemma4 ||
+      c.architecture == Architecture::olmo3)
+    return read_two_ropes(keys, c);
 
   if (c.architecture == Architecture::ministral3 && !key) {  // This is transformers' default.
     static const Json kDefault = {{"type", "yarn"},        {"rope_theta", 1e6},

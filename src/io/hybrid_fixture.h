@@ -67,7 +67,7 @@ inline void write_hybrid(const std::string& folder, bool experts, nlohmann::json
       add(weight_name(id), shape_of(c, id), 0, 1 / std::sqrt(static_cast<double>(shape_of(c, id)[1])));
   for (const auto& norms : {norms_of(c), predictor_norms_of(c)})
     for (const auto& [layer, norm] : norms)
-      add(norm_name(c, layer, norm), {norm_size(c, norm)}, norm == Norm::delta ? 1 : 0, 0.2);
+      add(norm_name(c, layer, norm), {norm_size(c, layer, norm)}, norm == Norm::delta ? 1 : 0, 0.2);
   for (const auto& [name, shape] : tensors_of_routers(c)) add(name, shape, 0, 0.1);
   if (experts) add(router_name(c, kPredictorLayer), {c.experts, c.d}, 0, 0.1);
   for (const int layer : delta_layers(c)) {

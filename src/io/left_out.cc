@@ -59,8 +59,9 @@ struct Part {
   std::string_view what;
 };
 const Part kParts[] = {{{"model.visual.", "visual.", "model.vision_tower.", "vision_tower.",
-                         "model.multi_modal_projector.", "multi_modal_projector."},
+                         "model.multi_modal_projector.", "multi_modal_projector.", "model.embed_vision."},
                         "sees images"},
+                       {{"model.audio_tower.", "model.embed_audio."}, "hears"},
                        {{"mtp.", "model.mtp."}, "predicts further tokens (mtp)"}};
 
 void note_parts(const ModelConfig& config, const TensorFiles& files, std::vector<std::string>& notes) {

@@ -95,6 +95,11 @@ concept Backend = requires(B b, const LinearWeight& weight, const typename B::Li
   // rope_append(q, k, v, q_norm, k_norm, cache, layer): q (n, h, e) and k (n, hk, e) are scaled, normed unless the
   // norm's weight is null, and rotated by their positions. Then k and v (n, hk, e) are written to the cache.
   b.rope_append(matrix, matrix, input, &input, &input, cache, 0);
+  // turn_queries(q, q_norm, cache, layer) does so with q alone, in a layer that reads the keys and values of this one.
+  b.turn_queries(matrix, &input, cache, 0);
+  // norm_heads(x, weight, eps, y, adds): y = rmsnorm(x) * weight over each run of as many columns as the weight has, or
+  // with `adds` y += that. x and y may be the same.
+  b.norm_heads(input, input, 1e-5f, matrix, true);
   // attend(q, cache, layer, sinks): softmax(q k / sqrt(e)) v, causal, with h / hk heads sharing a kv head. Sinks (1, h)
   // join the scores as those of a further position whose value is zero, unless they are null.
   { b.attend(input, cache, 0, &input) } -> std::same_as<typename B::Acts>;
@@ -104,6 +109,13 @@ concept Backend = requires(B b, const LinearWeight& weight, const typename B::Li
   { b.gate_heads(acts, input) } -> std::same_as<typename B::Acts>;
   // gated(gate, up, how, rows): function(gate) * up, for the first rows; the function is silu, gelu_tanh or clamped.
   { b.gated(input, input, Gating(Gate::silu), int64_t{1}) } -> std::same_as<typename B::Acts>;
+
+  // columns(x, first, y): y = the columns of x from this one on. clear(x): x = 0. scale(x, factor): x = x * the only
+  // value of the factor. softcap(x, rows, cap): x = cap * tanh(x / cap), in the first rows.
+  b.columns(input, int64_t{0}, matrix);
+  b.clear(matrix);
+  b.scale(matrix, input);
+  b.softcap(matrix, int64_t{1}, 1.0f);
 
   // --- a gated delta net (op::Convolve, op::DeltaRule and op::GatedNorm in step/program.h). Both of the first two read
   // and keep their part of the layer's states as the batch says.

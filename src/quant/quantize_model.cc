@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <map>
 
 #include "core/progress.h"
 #include "quant/atom/atom.h"
@@ -130,7 +131,16 @@ class Passage {
  private:
   // Begins a step with the stream that this tap's block begins with.
   void begin_block(size_t batch, const Tap& tap) {
+    const int layer = tap.layer;
     runner_.begin(batches_[batch].batch, Activations::f32);
+    if (lends_keys(runner_.program(), layer) && !lent_.contains({layer, batch})) {
+      std::shared_ptr<float[]>& kept = lent_[{layer, batch}] = runner_.allocate(rows(batch) * runner_.config().d);
+      runner_.write_stream(stream(batch));
+      runner_.read_stream({kept.get(), stream(batch).size()});
+    }
+    prepare_layers(runner_, layer, layer + 1, [&](int of) -> std::span<const float> {
+      return {lent_.at({of, batch}).get(), stream(batch).size()};
+    });
     runner_.write_stream(block_ == tap.block ? values_of(batch, firsts_) : stream(batch));
   }
   void collect(size_t batch, int layer, const Stop& stop, int64_t columns) {
@@ -174,9 +184,11 @@ class Passage {
   std::vector<PackedBatch> batches_;
   std::vector<std::shared_ptr<float[]>> streams_, inputs_;  // in the runner's memory
   std::vector<std::shared_ptr<float[]>> firsts_;            // the streams that the block `block_` begins with
-  int32_t block_ = -1;              // the block, one that adds twice, whose first addition was made last
-  int64_t columns_ = 0;             // columns of the inputs
-  int layer_ = 0;                   // the layer whose experts were observed last
+  int32_t block_ = -1;   // the block, one that adds twice, whose first addition was made last
+  int64_t columns_ = 0;  // columns of the inputs
+  int layer_ = 0;        // the layer whose experts were observed last
+  // The streams that layers whose keys and values later ones read began with, by layer and batch.
+  std::map<std::pair<int, size_t>, std::shared_ptr<float[]>> lent_;
   std::vector<Routes> routes_;      // which experts of the layer each row passes
   bool chosen_here_ = false;        // whether the inputs of downs were collected with these routes
   std::shared_ptr<float[]> taken_;  // one expert's rows of a batch
@@ -282,8 +294,8 @@ class Work {
 
   int64_t quantising(LinearId id) const {  // in one format
     const int64_t out = shape_of(config_, id)[0], in = shape_of(config_, id)[1];
-    return id.layer < 0 && id.role == Role::embedding && !config_.tie_embeddings ? 64 * out * in
-                                                                                 : quantising_work(out, in);
+    return is_table(id.role) || (id.role == Role::embedding && !config_.tie_embeddings) ? 64 * out * in
+                                                                                        : quantising_work(out, in);
   }
   int64_t passing(int layer, const Stop& stop) const {
     int64_t weights = 0;
@@ -424,12 +436,11 @@ void quantize_model_gptq(Runner& runner, const Checkpoint& source, const Dataset
   }
 
   // The head comes first, because it is quantised against the source's hidden states.
-  for (Role role : {Role::head, Role::embedding}) {
+  for (Role role : {Role::head, Role::embedding, Role::per_layer_table}) {
     const std::string name = to_string(LinearId{-1, role});
-    if (!how.formats.contains({-1, role}) || kept(name)) continue;
-    if (!ours(count + (role == Role::head))) continue;
+    if (!how.formats.contains({-1, role}) || kept(name) || !ours(count + (role == Role::head))) continue;
     make(name, [&](const auto& emit) {
-      if (role == Role::embedding && !config.tie_embeddings)
+      if (is_table(role) || (role == Role::embedding && !config.tie_embeddings))
         quantize_rtn_linear(source, {-1, role}, how, pool, emit, &runner);
       else
         quantize_vocabulary(runner, source, role, calibration, how, pool, emit,
@@ -451,8 +462,7 @@ void quantize_model_gptq(Runner& runner, const Checkpoint& source, const Dataset
     const Stop& stop = *stops[static_cast<size_t>(number)].stop;
     const std::string name = stop_name(layer, stop);
     const int64_t columns = shape_of(config, {layer, stop.roles.front()})[1];
-    const bool experts = stop.routed;
-    const bool done_already = !to_do(number) || kept(name);
+    const bool experts = stop.routed, done_already = !to_do(number) || kept(name);
     int64_t passed = 0;  // the part of this stop's work that is done
     const auto on_rows = [&](int64_t rows) {
       const int64_t part = work.passing(layer, stop) / std::max<int64_t>(1, calibration.tokens) * rows;
@@ -472,9 +482,8 @@ void quantize_model_gptq(Runner& runner, const Checkpoint& source, const Dataset
       make(name, [&](const auto& emit) { quantize_stop(runner, source, layer, stop, *bench, how, pool, emit); });
       --missing;
     }
-    for (Passage* p : {passage ? &*passage : nullptr, exact}) {
+    for (Passage* p : {passage ? &*passage : nullptr, exact})
       if (missing > 0 && p && stop.adds) p->advance(layer, stop);
-    }
     if (ours(number)) progress.advance(std::max<int64_t>(0, work.passing(layer, stop) - passed));
   }
   if (unseen > 0)

@@ -67,7 +67,8 @@ class RunnerImpl : public Runner {
     for (const Op& operation : program_.ops) {
       if (const auto* product = std::get_if<op::Product>(&operation))
         for (const op::Output& output : product->outputs)
-          if (const LinearId id = program_.linears[static_cast<size_t>(output.weight)]; id.layer != -1)
+          if (const LinearId id = program_.linears[static_cast<size_t>(output.weight)];
+              id.role != Role::head && id.role != Role::embedding)
             bytes += read(id);
       if (const auto* product = std::get_if<op::RoutedProduct>(&operation))
         for (const op::RoutedOutput& output : product->outputs) {
@@ -260,8 +261,7 @@ class RunnerImpl : public Runner {
     std::vector<LinearId> order = linears_of(config_);
     const std::vector<LinearId> kept = options_.predictor ? kept_linears_of(config_) : fixed_linears_of(config_);
     order.insert(order.end(), kept.begin(), kept.end());
-    std::stable_partition(order.begin(), order.end(),
-                          [](LinearId id) { return id.role == Role::embedding || id.role == Role::head; });
+    std::stable_partition(order.begin(), order.end(), [](LinearId id) { return id.layer == -1; });
     for (LinearId id : order) {
       const LinearWeight weight = checkpoint.linear(id);
       check_finite(weight, fmt::format("{}: {}", checkpoint.folder(), to_string(id)));

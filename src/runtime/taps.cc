@@ -1,6 +1,7 @@
 #include "runtime/taps.h"
 
 #include <algorithm>
+#include <set>
 
 #include "step/routing.h"
 
@@ -31,6 +32,22 @@ const Tap& tap_of(const Program& program, int layer, std::string_view stop) {
       std::ranges::find_if(program.taps, [&](const Tap& tap) { return tap.layer == layer && tap.stop->name == stop; });
   check(found != program.taps.end(), "layer {} has no stop called {}", layer, stop);
   return *found;
+}
+
+void prepare_layers(Runner& runner, int first, int last, const StreamOf& stream_of) {
+  const std::span<const Needs> needs =
+      std::span(runner.program().needs).subspan(static_cast<size_t>(first), static_cast<size_t>(last - first));
+  if (std::ranges::any_of(needs, &Needs::rows)) runner.embed();
+  std::set<int> made;
+  for (const Needs& of : needs) {
+    if (of.keys_of < 0 || of.keys_of >= first || !made.insert(of.keys_of).second) continue;
+    runner.write_stream(stream_of(of.keys_of));
+    runner.run(of.keys);
+  }
+}
+
+bool lends_keys(const Program& program, int layer) {
+  return std::ranges::any_of(program.needs, [&](const Needs& needs) { return needs.keys_of == layer; });
 }
 
 void read_input(Runner& runner, int layer, std::string_view stop, std::span<float> to) {
@@ -73,8 +90,13 @@ void read_expert_input(Runner& runner, int layer, const Routes& routes, std::spa
 
 void add_experts(Runner& runner, int layer, const Routes& routes, std::span<const float> input,
                  std::span<const float> x) {
-  const Tap& down = experts_tap(runner.program(), layer, true);
+  const Program& program = runner.program();
+  const Tap& down = experts_tap(program, layer, true);
   runner.write_stream(x);
+  // An MLP that stands beside the experts does not add to the stream by itself. What it gives is made again.
+  if (std::ranges::any_of(program.taps, [&](const Tap& t) { return t.block == down.block && !t.stop->routed; }) &&
+      !adds_twice(program, down))
+    runner.run({down.block, experts_tap(program, layer, false).reader - 1});
   runner.write(down.input, input);
   runner.follow(routes);
   runner.run({down.reader, down.end});

@@ -17,6 +17,7 @@
 // in a block that adds twice (adds_twice()): a shared expert and the chosen experts read the same stream, and each
 // adds to it.
 #pragma once
+#include <functional>
 #include <span>
 
 #include "runtime/runner.h"
@@ -32,6 +33,13 @@ bool adds_twice(const Program& program, const Tap& tap);
 bool adds_twice(const Program& program);
 
 // All of these expect in the runner the stream that the block begins with. Those that read leave it there.
+
+// Makes again what layers [first, last) read besides the stream (Needs of step/program.h), in the batch that has begun.
+// `stream_of` returns the stream that an earlier layer began with. The stream in the runner is lost.
+using StreamOf = std::function<std::span<const float>(int layer)>;
+void prepare_layers(Runner& runner, int first, int last, const StreamOf& stream_of);
+// Tells whether later layers read the keys and values of this one.
+bool lends_keys(const Program& program, int layer);
 
 // Runs up to a stop and reads its input (n, columns). The input of gates and ups that are the experts' has the rows of
 // the stream; read_expert_input() gives the input of the experts' downs.

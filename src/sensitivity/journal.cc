@@ -68,7 +68,7 @@ bool is_stop(Name name) {
   if (name.takes("plan-") && !(name.takes_hex(16) && name.takes("."))) return false;
   if (name.takes("layers.")) {
     if (!name.takes_digits() || !name.takes(".") || !name.takes_word()) return false;
-  } else if (!name.takes("embedding") && !name.takes("head")) {
+  } else if (!name.takes("embedding") && !name.takes("head") && !name.takes("per_layer_table")) {
     return false;
   }
   return name.is(".safetensors");

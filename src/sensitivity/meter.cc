@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "runtime/taps.h"
+
 namespace fidelio {
 namespace {
 
@@ -20,6 +22,7 @@ std::vector<LinearGroup> groups_of(const ModelConfig& config, Grouping grouping,
   if (with_embedding) {
     groups.push_back({"embedding", {{-1, Role::embedding}}});
     if (!config.tie_embeddings) groups.push_back({"head", {{-1, Role::head}}});
+    if (config.per_layer > 0) groups.push_back({"per_layer_table", {{-1, Role::per_layer_table}}});
   }
   for (int i = 0; i < config.L; ++i) {
     for (const Stop& stop : stops_of(config, i)) {
@@ -118,6 +121,7 @@ MeterResult FidelityMeter::measure() {
       runner_.embed();
       keep(s, s.fresh[0]);
     } else {
+      prepare_layers(runner_, first_, L, [&](int layer) { return all(s, s.streams[static_cast<size_t>(layer)]); });
       runner_.write_stream(all(s, s.streams[static_cast<size_t>(first_)]));
     }
     for (int layer = first_; layer < L; ++layer) {

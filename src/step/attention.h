@@ -17,11 +17,13 @@ struct Rotation {
 struct LayerAttention {
   int window = 0;    // a row sees the last `window` positions only; 0 means all of them
   int rotation = 0;  // an index into the shape's rotations
+  int kv_heads = 0;  // hk and e of this layer; 0 means those of the shape
+  int head_dim = 0;
   bool operator==(const LayerAttention&) const = default;
 };
 
 struct AttentionShape {
-  std::vector<LayerAttention> layers;  // (L)
+  std::vector<LayerAttention> layers;  // those that keep keys and values
   std::vector<Rotation> rotations;
   int heads = 0;       // h
   int kv_heads = 0;    // hk
@@ -34,6 +36,20 @@ struct AttentionShape {
   double query_growth = 0;
   int query_growth_positions = 1;
 
+  int head_dim_of(int layer) const {
+    const int own = layers[static_cast<size_t>(layer)].head_dim;
+    return own > 0 ? own : head_dim;
+  }
+  int kv_heads_of(int layer) const {
+    const int own = layers[static_cast<size_t>(layer)].kv_heads;
+    return own > 0 ? own : kv_heads;
+  }
+  // Tells whether all layers have the heads of the shape.
+  bool is_uniform() const {
+    for (int layer = 0; layer < depth(); ++layer)
+      if (head_dim_of(layer) != head_dim || kv_heads_of(layer) != kv_heads) return false;
+    return true;
+  }
   int64_t depth() const { return static_cast<int64_t>(layers.size()); }
   float query_factor(int64_t position) const {
     const double steps = static_cast<double>(position / query_growth_positions);

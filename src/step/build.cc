@@ -1,6 +1,7 @@
 #include "step/build.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "arch/model_weights.h"
 #include "arch/stops.h"
@@ -29,12 +30,19 @@ class Builder {
 
   Program build() {
     p_.stream = value("x", Rows::stream, c_.d);
-    p_.embedding = ops([&] { add(op::Embed{p_.stream, linear({-1, Role::embedding}), scalars_.embedding}); });
-    for (layer_ = 0; layer_ < c_.L; ++layer_)
+    p_.embedding = ops([&] {
+      add(op::Embed{p_.stream, linear({-1, Role::embedding}), scalars_.embedding});
+      if (c_.per_layer > 0) per_layer_rows();
+    });
+    for (layer_ = 0; layer_ < c_.L; ++layer_) {
       p_.layers.push_back(ops([&] {
         has_delta_net(c_, layer_) ? delta_net() : attention();
         has_experts(c_, layer_) ? experts() : mlp();
+        if (c_.per_layer > 0) add_per_layer();
+        if (c_.blocks.layer_scalar) scale_stream();
       }));
+      p_.needs.push_back(needs());
+    }
     layer_ = kPredictorLayer;
     if (predictor_) p_.follow = ops([&] { follow(); });
     heads();
@@ -61,14 +69,31 @@ class Builder {
   }
 
  private:
+  Needs needs() const {
+    Needs needs{c_.per_layer > 0, kind_of(c_, layer_).keys_of, {}};
+    if (needs.keys_of < 0) return needs;
+    needs.keys = p_.layers[static_cast<size_t>(needs.keys_of)];
+    const auto made = std::find_if(p_.ops.begin() + needs.keys.first, p_.ops.end(),
+                                   [](const Op& o) { return std::holds_alternative<op::Heads>(o); });
+    needs.keys.last = static_cast<int32_t>(made - p_.ops.begin()) + 1;
+    return needs;
+  }
+
   // The two heads.
   void heads() {
+    const auto cap = [&](ValueId logits) {
+      if (c_.logit_cap > 0) add(op::Softcap{logits, static_cast<float>(c_.logit_cap)});
+    };
     p_.logits = value("logits", Rows::logits, c_.v);
     p_.head_weight = linear({-1, Role::head});
-    p_.head = ops([&] { head(p_.logits); });
+    p_.head = ops([&] {
+      head(p_.logits);
+      cap(p_.logits);
+    });
     p_.draft_logits = value("draft_logits", Rows::logits, 0);  // as many columns as the draft's vocabulary has tokens
     p_.draft_head = ops([&] {
       head(p_.draft_logits);
+      cap(p_.draft_logits);
       add(op::Spread{p_.draft_logits, p_.logits});
     });
   }
@@ -180,28 +205,49 @@ class Builder {
   struct HeadValues {
     ValueId q, k, v;
   };
+  int64_t heads_width() const { return int64_t{c_.h} * head_dim_of(c_, layer_); }
   HeadValues head_values() {
-    const int64_t width = int64_t{c_.h} * c_.e, kv_width = int64_t{c_.hk} * c_.e;
-    const ValueId q = value("q", Rows::stream, width), k = value("k", Rows::stream, kv_width);
+    const int64_t kv_width = int64_t{kv_heads_of(c_, layer_)} * head_dim_of(c_, layer_);
+    const ValueId q = value("q", Rows::stream, heads_width());
+    if (layer_ != kPredictorLayer && !keeps_keys(c_, layer_)) return {q, -1, -1};
+    const ValueId k = value("k", Rows::stream, kv_width);
     return {q, k, value("v", Rows::stream, kv_width)};
+  }
+  // Makes the queries of a layer that reads an earlier layer's keys and values.
+  Queries queries_alone(ValueId input, ValueId q) {
+    check(!c_.blocks.attention_gate && c_.blocks.qk_norm != QkNorm::width,
+          "a layer that reads another's keys and values has queries alone, without a gate, and no norm of their width");
+    const std::vector<int> layers = caching_layers(c_);
+    const auto at = static_cast<int>(std::ranges::find(layers, kind_of(c_, layer_).keys_of) - layers.begin());
+    add(op::Product{input, {{linear({layer_, Role::q}), q}}});
+    op::Queries turned{q};
+    turned.layer = at;
+    if (c_.blocks.qk_norm == QkNorm::head) turned.norm = norm(Norm::q, query_scale(c_, layer_));
+    add(turned);
+    return {q, -1, at};
   }
   // Makes queries, keys and values of the layer's input, and keeps the latter two in the cache.
   Queries queries(ValueId input, const HeadValues& to) {
-    const int64_t width = int64_t{c_.h} * c_.e;
+    const int64_t width = heads_width();
     const auto [q, k, v] = to;
+    if (k < 0) return queries_alone(input, q);
     const bool gated = c_.blocks.attention_gate;
     const ValueId both = gated ? value("q_gate", Rows::stream, 2 * width) : q,
                   gate = gated ? value("attention_gate", Rows::stream, width) : -1;
-    add(op::Product{
-        input, {{linear({layer_, Role::q}), both}, {linear({layer_, Role::k}), k}, {linear({layer_, Role::v}), v}}});
+    op::Product product{input, {{linear({layer_, Role::q}), both}, {linear({layer_, Role::k}), k}}};
+    const bool keys_as_values = kind_of(c_, layer_).keys_as_values;
+    if (!keys_as_values) product.outputs.push_back({linear({layer_, Role::v}), v});
+    add(product);
+    if (keys_as_values) add(op::Columns{k, v, 0});
     if (gated) add(op::SplitGate{both, q, gate});
+    if (c_.blocks.value_norm) add(op::NormHeads{v, v, norm(Norm::v), p_.attention.norm_eps});
     op::Heads heads{q, k, v};
     heads.layer = attention_layers_++;
     if (c_.blocks.qk_norm == QkNorm::width) {
       add(op::Norm{q, q, norm(Norm::q), p_.attention.norm_eps});
       add(op::Norm{k, k, norm(Norm::k), p_.attention.norm_eps});
     } else if (c_.blocks.qk_norm == QkNorm::head) {
-      heads.q_norm = norm(Norm::q, query_scale(c_));
+      heads.q_norm = norm(Norm::q, query_scale(c_, layer_));
       heads.k_norm = norm(Norm::k);
     }
     add(heads);
@@ -210,7 +256,7 @@ class Builder {
 
   // Attention's output, times the sigmoid of a gate where the family has one.
   ValueId attended(const Queries& by) {
-    const int64_t width = int64_t{c_.h} * c_.e;
+    const int64_t width = heads_width();
     const ValueId heads = prepared("heads", width);
     const NormId sinks = c_.blocks.sinks ? norm(Norm::sinks) : -1;
     if (by.gate < 0) {
@@ -284,6 +330,7 @@ class Builder {
   }
 
   void experts() {
+    if (c_.blocks.experts == ExpertFiles::beside) return experts_beside();
     check(c_.blocks.norm_before && !c_.blocks.norm_after && !c_.rotated && c_.kept_columns == 0,
           "layers with experts are norm, experts, add; a model with other norms, or rotated, or with columns kept in 8 "
           "bits, has no program yet");
@@ -327,6 +374,87 @@ class Builder {
       add(op::Product{gated, {{down, given}}});
       add(op::AddShared{given, share, p_.stream});
     }
+    p_.taps.back().end = next();
+  }
+
+  // An MLP that every row passes beside experts: x += norm(norm(mlp(norm(x))) + norm(experts(norm(x)))). All norms of
+  // the stream come first, so calibration can run them alone.
+  void experts_beside() {
+    check(c_.blocks.norm_before && c_.blocks.norm_after && !c_.rotated && c_.kept_columns == 0,
+          "an MLP beside experts has norms before and after both; a model without them, or rotated, or with columns "
+          "kept in 8 bits, has no program yet");
+    const int32_t block = next();
+    const ValueId choosing = value("choosing", Rows::stream, c_.d), normed = value("normed", Rows::stream, c_.d),
+                  input = value("shared_input", Rows::stream, c_.d), both = value("branch", Rows::stream, c_.d),
+                  gate = value("shared_gate", Rows::stream, c_.shared_f),
+                  up = value("shared_up", Rows::stream, c_.shared_f), gated = prepared("shared", c_.shared_f);
+    const auto scale = static_cast<float>(1 / std::sqrt(static_cast<double>(c_.d)));
+    add(op::Norm{p_.stream, choosing, norm(Norm::router, scale), scalars_.eps});
+    add(op::Norm{p_.stream, normed, norm(Norm::experts), scalars_.eps});
+    add(op::Norm{p_.stream, input, norm(Norm::mlp), scalars_.eps});
+    tap("shared_gate_up", input, block);
+    add(op::Product{input, {{linear({layer_, Role::shared_gate}), gate}, {linear({layer_, Role::shared_up}), up}}});
+    add(op::Gated{gate, up, gated, gate_function()});
+    tap("shared_down", gated, block, gate);
+    add(op::Product{gated, {{linear({layer_, Role::shared_down}), both}}});
+    add(op::Norm{both, both, norm(Norm::post_dense), scalars_.branch_eps});
+    const ValueId sum = value("experts_given", Rows::stream, c_.d);
+    routed(choosing, normed, block, sum);
+    add(op::AddNorm{sum, both, norm(Norm::post_experts), scalars_.branch_eps});
+    add(op::AddNorm{both, p_.stream, norm(Norm::post_mlp), scalars_.branch_eps});
+    p_.taps.back().end = next();
+  }
+
+  // The experts that `choosing` chooses read `normed`. What they give becomes the value `sum`.
+  void routed(ValueId choosing, ValueId normed, int32_t block, ValueId sum) {
+    const ValueId taken = prepared("taken", c_.d, Rows::slots), gate = value("gate", Rows::slots, c_.f),
+                  up = value("up", Rows::slots, c_.f), gated = prepared("gated", c_.f, Rows::slots),
+                  given = value("given", Rows::slots, c_.d);
+    const ExpertsId gates = experts_of(Role::gate), ups = experts_of(Role::up), downs = experts_of(Role::down);
+    p_.routers.push_back(layer_);
+    add(op::Route{choosing, value("routing", Rows::stream, c_.experts), last(p_.routers), {gates, ups, downs}});
+    tap("gate_up", normed, block);
+    add(op::Take{normed, taken});
+    add(op::RoutedProduct{taken, {{gates, gate}, {ups, up}}});
+    add(op::Gated{gate, up, gated, gate_function()});
+    tap("down", gated, block, gate);
+    add(op::RoutedProduct{gated, {{downs, given}}});
+    add(op::Clear{sum});
+    add(op::Combine{given, sum});
+  }
+
+  // The rows of all layers, as build.h has them.
+  void per_layer_rows() {
+    check(c_.residual_scale == 1 && !c_.rotated && c_.kept_columns == 0,
+          "a model with embeddings for each layer that is rotated, or has columns kept in 8 bits or scaled branches, "
+          "has no program yet");
+    const float half = static_cast<float>(std::sqrt(0.5));
+    const ValueId rows = value("per_layer", Rows::stream, c_.L * int64_t{c_.per_layer}),
+                  made = value("per_layer_made", Rows::stream, c_.L * int64_t{c_.per_layer});
+    add(op::Embed{rows, linear({-1, Role::per_layer_table}), static_cast<float>(c_.per_layer_scale) * half});
+    add(op::Product{p_.stream, {{linear({-1, Role::per_layer_model}), made}}});
+    // The product is divided by sqrt(d), which a norm does not see but for its epsilon.
+    add(op::NormHeads{made, rows, norm(Norm::per_layer, half), scalars_.eps * static_cast<float>(c_.d), true});
+  }
+
+  // x += norm(W (function(V x) * the layer's part of the token's row)).
+  void add_per_layer() {
+    const int32_t block = next();
+    const ValueId rows = value("per_layer", Rows::stream, c_.L * int64_t{c_.per_layer}),
+                  part = value("per_layer_part", Rows::stream, c_.per_layer),
+                  gate = value("per_layer_gate", Rows::stream, c_.per_layer),
+                  gated = prepared("per_layer_gated", c_.per_layer);
+    tap("per_layer_gate", p_.stream, block);
+    add(op::Product{p_.stream, {{linear({layer_, Role::per_layer_gate}), gate}}});
+    add(op::Columns{rows, part, int64_t{layer_} * c_.per_layer});
+    add(op::Gated{gate, part, gated, gate_function()});
+    tap("per_layer_out", gated, block, gate);
+    add_branch(gated, Role::per_layer_out, Norm::post_per_layer);
+  }
+
+  // The layer's number is a part of what the last stop does to the stream.
+  void scale_stream() {
+    add(op::Scale{p_.stream, norm(Norm::scalar)});
     p_.taps.back().end = next();
   }
 

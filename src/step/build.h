@@ -23,8 +23,9 @@ AttentionShape attention_shape(const ModelConfig& config, int64_t context, bool 
 // Returns the shape of what a sequence of this model keeps besides keys and values.
 StateShape state_shape(const ModelConfig& config, bool predictor = false);
 
-// Returns the factor on q that gives scores the model's scale. It is 1 where scores are divided by sqrt(e) as usual.
-float query_scale(const ModelConfig& config);
+// Returns the factor on q that gives a layer's scores the model's scale. It is 1 where they are divided by sqrt(e) as
+// usual.
+float query_scale(const ModelConfig& config, int layer);
 
 // Scalars are a model's scalars as its program has them. Nothing multiplies the outputs of attention and the MLP: the
 // stream is kept divided by m = residual_scale instead. With y = x / m, the sum x' = x + m f(norm(x)) becomes y' = y
@@ -42,6 +43,10 @@ Scalars scalars_of(const ModelConfig& config);
 // attention's output, the second the f columns of the gated values.
 Hadamard heads_turn(const ModelConfig& config);
 Hadamard gated_turn(const ModelConfig& config);
+
+// A model with embeddings for each layer (ModelConfig::per_layer) begins with a value `per_layer`, which has a part for
+// each layer. It is the sum of a row of a table, which the token chooses, and of a product of the token's embedding,
+// both times sqrt(1/2), the latter normed part by part. The two factors are those of the row and of the norm.
 
 // Throws Error, naming the difference, unless one set of matrices and one cache serve both models.
 void check_same_shapes(const ModelConfig& draft, const ModelConfig& model);

@@ -63,6 +63,19 @@ struct Heads {
   NormId q_norm = -1, k_norm = -1;
   int layer = 0;  // an index into AttentionShape::layers, which are the layers with attention
 };
+// Does what Heads does to q alone, in a layer that reads the keys and values of an earlier one.
+struct Queries {
+  ValueId q;
+  NormId norm = -1;
+  int layer = 0;  // the earlier layer, as Heads::layer
+};
+// to = rmsnorm(from) * weight, over each run of as many columns as the weight has; with `adds`, to += that.
+struct NormHeads {
+  ValueId from, to;
+  NormId weight;
+  float eps;
+  bool adds = false;
+};
 // to = softmax(q k / sqrt(e)) v, causal, over the layer's cache and within its window. Where there are sinks, each
 // head's own joins the scores as that of a further position, whose value is zero.
 struct Attend {
@@ -112,6 +125,21 @@ struct Carry {  // the states kept after rows carry the rows of `from`
 struct Join {  // to = the columns of a, and then those of b
   ValueId a, b, to;
 };
+struct Columns {  // to = the columns of `from` from this one on
+  ValueId from, to;
+  int64_t first;
+};
+struct Clear {  // to = 0
+  ValueId to;
+};
+struct Scale {  // to = to * the only value of this norm's weight
+  ValueId to;
+  NormId factor;
+};
+struct Softcap {  // to = cap * tanh(to / cap), for rows of logits
+  ValueId to;
+  float cap;
+};
 struct Gated {  // to = function(gate) * up
   ValueId gate, up, to;
   Gating function;
@@ -150,8 +178,9 @@ struct Spread {  // to = the logits of a draft's vocabulary at their tokens, -in
 }  // namespace op
 
 using Op =
-    std::variant<op::Embed, op::Norm, op::AddNorm, op::Product, op::Heads, op::Attend, op::GateHeads, op::SplitGate,
-                 op::Convolve, op::DeltaRule, op::GatedNorm, op::AddShared, op::Before, op::Carry, op::Join, op::Gated,
-                 op::Turn, op::Reorder, op::Route, op::Take, op::RoutedProduct, op::Combine, op::Spread>;
+    std::variant<op::Embed, op::Norm, op::AddNorm, op::Product, op::Heads, op::Queries, op::NormHeads, op::Attend,
+                 op::GateHeads, op::SplitGate, op::Convolve, op::DeltaRule, op::GatedNorm, op::AddShared, op::Before,
+                 op::Carry, op::Join, op::Columns, op::Clear, op::Scale, op::Softcap, op::Gated, op::Turn, op::Reorder,
+                 op::Route, op::Take, op::RoutedProduct, op::Combine, op::Spread>;
 
 }  // namespace fidelio

@@ -59,12 +59,22 @@ struct Tap {
   ValueId spare;   // a value of the input's shape that nobody reads from the reader on; -1: none
 };
 
+// Needs is what a layer reads besides the stream that it begins with: values that the operations of the embedding make,
+// and the keys and values of an earlier layer. A walk that goes from layer to layer with several batches makes them
+// again for each (runtime/taps.h).
+struct Needs {
+  bool rows = false;
+  int keys_of = -1;  // the earlier layer, or -1
+  OpRange keys;      // the operations that make its keys and values of the stream which it begins with
+};
+
 struct Program {
   std::vector<Value> values;
   std::vector<Op> ops;
   OpRange embedding, head, draft_head;
   OpRange follow;  // in a model that drafts with its predictor, keeps what the predictor will need; otherwise empty
   std::vector<OpRange> layers;  // (L)
+  std::vector<Needs> needs;     // (L)
   std::vector<Tap> taps;        // by layer, in the order of its stops
 
   // These are all linears of the model, in the order of linears_of(), and then those of fixed_linears_of(). A head that

@@ -8,8 +8,9 @@
 
 namespace fidelio {
 
-float query_scale(const ModelConfig& c) {
-  return c.attention_scale == 0 ? 1 : static_cast<float>(c.attention_scale * std::sqrt(static_cast<double>(c.e)));
+float query_scale(const ModelConfig& c, int layer) {
+  const double columns = head_dim_of(c, layer);
+  return c.attention_scale == 0 ? 1 : static_cast<float>(c.attention_scale * std::sqrt(columns));
 }
 
 void check_same_shapes(const ModelConfig& draft, const ModelConfig& model) {
@@ -28,6 +29,10 @@ void check_same_shapes(const ModelConfig& draft, const ModelConfig& model) {
   check(
       state_shape(draft) == state_shape(model),
       "the layers of the draft keep other states than those of the model: a draft is the same model in another format");
+  same("values of a token's row for each layer", draft.per_layer, model.per_layer);
+  check(attention_shape(draft, 1).layers == attention_shape(model, 1).layers,
+        "the layers of the draft keep other keys and values than those of the model: a draft is the same model in "
+        "another format");
   same("experts", draft.experts, model.experts);
   same("experts a row", draft.experts_per_row, model.experts_per_row);
   check(draft.rotated == model.rotated,
@@ -44,23 +49,24 @@ AttentionShape attention_shape(const ModelConfig& c, int64_t context, bool predi
   shape.kv_heads = c.hk;
   shape.head_dim = c.e;
   shape.norm_eps = c.rms_eps;
-  if (c.blocks.qk_norm != QkNorm::head) shape.query_scale = query_scale(c);  // else the weight of q_norm has it
+  if (c.blocks.qk_norm != QkNorm::head) shape.query_scale = query_scale(c, 0);  // else the weight of q_norm has it
   shape.query_growth = c.query_growth;
   if (c.query_growth != 0) shape.query_growth_positions = c.rope.original_max_positions;
-  std::vector<RopeUse> uses;  // the kind of each rotation so far
-  std::vector<LayerKind> kinds;
-  for (int i = 0; i < c.L; ++i) kinds.push_back(kind_of(c, i));
-  if (predictor) kinds.push_back(kind_of(c, kPredictorLayer));
-  for (const LayerKind& kind : kinds) {
-    if (kind.mixer != Mixer::attention) continue;
-    const auto found = std::find(uses.begin(), uses.end(), kind.rope);
-    shape.layers.push_back({kind.window, static_cast<int>(found - uses.begin())});
+  std::vector<std::pair<RopeUse, int>> uses;  // the kind of each rotation so far, and the columns of its heads
+  std::vector<int> layers = caching_layers(c);
+  if (predictor) layers.push_back(kPredictorLayer);
+  for (const int layer : layers) {
+    const LayerKind kind = kind_of(c, layer);
+    const std::pair use(kind.rope, head_dim_of(c, layer));
+    const auto found = std::find(uses.begin(), uses.end(), use);
+    shape.layers.push_back({kind.window, static_cast<int>(found - uses.begin()), kind.kv_heads, kind.head_dim});
     if (found != uses.end()) continue;
-    uses.push_back(kind.rope);
+    uses.push_back(use);
     shape.rotations.emplace_back();
     if (kind.rope == RopeUse::none) continue;
     const Rope& rope = kind.rope == RopeUse::local ? *c.local_rope : c.rope;
-    shape.rotations.back() = {rope_inverse_frequencies(rope, rotary_columns(c), context),
+    const int rotary = c.rotary == 0 ? head_dim_of(c, layer) : c.rotary;
+    shape.rotations.back() = {rope_inverse_frequencies(rope, rotary, context),
                               static_cast<float>(rope.attention_factor)};
   }
   return shape;

@@ -8,9 +8,26 @@ namespace fidelio {
 namespace {
 
 std::string_view name_of(Norm norm) {
-  constexpr std::string_view kNames[] = {"attn_norm",  "mlp_norm",   "post_attn_norm", "post_mlp_norm",
-                                         "q_norm",     "k_norm",     "delta_norm",     "sinks",
-                                         "final_norm", "token_norm", "before_norm",    "predicted_norm"};
+  constexpr std::string_view kNames[] = {"attn_norm",
+                                         "mlp_norm",
+                                         "post_attn_norm",
+                                         "post_mlp_norm",
+                                         "q_norm",
+                                         "k_norm",
+                                         "v_norm",
+                                         "delta_norm",
+                                         "sinks",
+                                         "router_norm",
+                                         "post_dense_norm",
+                                         "experts_norm",
+                                         "post_experts_norm",
+                                         "post_per_layer_norm",
+                                         "scalar",
+                                         "final_norm",
+                                         "token_norm",
+                                         "before_norm",
+                                         "predicted_norm",
+                                         "per_layer_norm"};
   return kNames[static_cast<size_t>(norm)];
 }
 
@@ -45,7 +62,7 @@ class Writer {
   }
 
  private:
-  // The numbers that all layers' attention shares, and the rotations.
+  // The numbers that all layers' attention shares, those of layers that differ, and the rotations.
   void heads() {
     const AttentionShape& a = p_.attention;
     text_ += fmt::format("attention of {} heads, {} key and value heads of {}", a.heads, a.kv_heads, a.head_dim);
@@ -53,6 +70,9 @@ class Writer {
     if (a.query_growth != 0)
       text_ += fmt::format(", growing by {} after each {} positions", a.query_growth, a.query_growth_positions);
     text_ += "\n";
+    for (int i = 0; i < a.depth(); ++i)
+      if (a.kv_heads_of(i) != a.kv_heads || a.head_dim_of(i) != a.head_dim)
+        text_ += fmt::format("cache {}: {} key and value heads of {}\n", i, a.kv_heads_of(i), a.head_dim_of(i));
     for (size_t i = 0; i < a.rotations.size(); ++i) {
       const auto& [frequencies, scale] = a.rotations[i];
       text_ += fmt::format("rotation {}: {} pairs", i, frequencies.size());
@@ -116,6 +136,15 @@ class Writer {
     return fmt::format("heads     {} {} {}{}, rotation {}, cache {}", value(o.q), value(o.k), value(o.v), norms,
                        layer.rotation, o.layer);
   }
+  std::string describe(const op::Queries& o) const {
+    const LayerAttention& layer = p_.attention.layers[static_cast<size_t>(o.layer)];
+    return fmt::format("queries   {}{}, rotation {}, cache {}", value(o.q), o.norm < 0 ? "" : ", " + norm(o.norm),
+                       layer.rotation, o.layer);
+  }
+  std::string describe(const op::NormHeads& o) const {
+    return fmt::format("norm      {} {} {}, {}, eps {}, by head", value(o.to), o.adds ? "+=" : "<-", value(o.from),
+                       norm(o.weight), o.eps);
+  }
   std::string describe(const op::Attend& o) const {
     const int window = p_.attention.layers[static_cast<size_t>(o.layer)].window;
     return fmt::format("attend    {} <- {}, cache {}{}{}", value(o.to), value(o.q), o.layer,
@@ -150,6 +179,14 @@ class Writer {
   std::string describe(const op::Join& o) const {
     return fmt::format("join      {} <- {} {}", value(o.to), value(o.a), value(o.b));
   }
+  std::string describe(const op::Columns& o) const {
+    return fmt::format("columns   {} <- {}, from {}", value(o.to), value(o.from), o.first);
+  }
+  std::string describe(const op::Clear& o) const { return fmt::format("clear     {}", value(o.to)); }
+  std::string describe(const op::Scale& o) const {
+    return fmt::format("scale     {}, {}", value(o.to), norm(o.factor));
+  }
+  std::string describe(const op::Softcap& o) const { return fmt::format("softcap   {}, {}", value(o.to), o.cap); }
   std::string describe(const op::Gated& o) const {
     return fmt::format("gated     {} <- {} {}, {}", value(o.to), value(o.gate), value(o.up), text_of(o.function));
   }

@@ -19,7 +19,7 @@ int64_t default_cache_tokens(const ServedOptions& o, const Checkpoint& checkpoin
   const ModelConfig& c = checkpoint.config();
   const int64_t all = int64_t{c.max_positions} * o.max_sequences, least = std::min(kCacheTokens, all);
   if (!on_gpu(o.run)) return least;
-  const int64_t bytes_each = int64_t{2} * attention_layers(c) * c.hk * c.e * (options.kv == KvFormat::f32 ? 4 : 2);
+  const int64_t bytes_each = int64_t{2} * cached_values(c) * (options.kv == KvFormat::f32 ? 4 : 2);
   const int64_t room = (cuda_memory(options.gpu).free - checkpoint.file_bytes()) / 2 / bytes_each;
   return std::clamp(kCacheTokensEach * o.max_sequences, least, std::max(least, std::min(room, all)));
 }

@@ -100,13 +100,11 @@ Dataset calibration_data(const Quantize& o, const Checkpoint& source, int64_t co
   return data;
 }
 
-bool is_outer(LinearId id) { return id.role == Role::embedding || id.role == Role::head; }
-
 std::map<LinearId, FormatSpec> formats_for(const ModelConfig& config, const Quantize& o) {
   std::map<LinearId, FormatSpec> formats;
   for (LinearId id : linears_of(config)) {
-    if (is_outer(id) && o.embedding.empty()) continue;
-    formats[id] = parse_format(is_outer(id) ? o.embedding : o.format);
+    if (is_outer(id.role) && o.embedding.empty()) continue;
+    formats[id] = parse_format(is_outer(id.role) ? o.embedding : o.format);
   }
   return formats;
 }
@@ -123,7 +121,8 @@ void settle_defaults(Quantize& o) {
 
 // Returns "embedding and head: int8g64zs8 (...)", which tells users who think only of the linears what became of these.
 std::string about_embedding(const ModelConfig& config, const Quantize& o) {
-  const char* what = config.tie_embeddings ? "embedding (the head too)" : "embedding and head";
+  std::string what = config.tie_embeddings ? "embedding (the head too)" : "embedding and head";
+  if (config.per_layer > 0) what += ", and the table of every layer's rows";
   if (o.embedding.empty()) return fmt::format("{}: left as they are in the source", what);
   return fmt::format("{}: {} (--embedding FORMAT for another, --keep-embedding to leave them)", what, o.embedding);
 }
@@ -254,7 +253,7 @@ KeptColumns kept_columns(const Quantize& o, const ModelConfig& config) {
 // Columns that are kept have codes of 8 bits, and therefore smaller scales than the others.
 std::map<LinearId, FormatSpec> kept_formats(std::map<LinearId, FormatSpec> formats) {
   for (auto& [id, spec] : formats)
-    if (!is_outer(id)) spec.bits = 8;
+    if (!is_outer(id.role)) spec.bits = 8;
   return formats;
 }
 

@@ -60,13 +60,22 @@ nlohmann::json tensor_row(const Checkpoint& c, LinearId id, int64_t bytes) {
           {"paper_bits", paper_bits(c.format(id))}};
 }
 
+// Counts the table of the rows that layers have for tokens. It is looked up and never multiplied, so it is counted
+// apart.
+nlohmann::json table_of_layers(const Checkpoint& c) {
+  if (c.config().per_layer == 0) return {{"bytes", 0}, {"parameters", 0}};
+  const LinearId id{-1, Role::per_layer_table};
+  const Shape shape = shape_of(c.config(), id);
+  return {{"bytes", stored_bytes(c.format(id), shape[0], shape[1])}, {"parameters", shape.elements()}};
+}
+
 nlohmann::json inspect(const Checkpoint& c) {
-  nlohmann::json tensors = nlohmann::json::array();
-  nlohmann::json codebooks = nlohmann::json::object();
+  nlohmann::json tensors = nlohmann::json::array(), codebooks = nlohmann::json::object();
+  const ModelConfig& m = c.config();
   int64_t linear_bytes = 0, linear_parameters = 0, matrix_bytes = 0, matrix_parameters = 0;
-  for (LinearId id : linears_of(c.config())) {
+  for (LinearId id : linears_of(m)) {
     const FormatSpec spec = c.format(id);
-    const Shape shape = shape_of(c.config(), id);
+    const Shape shape = shape_of(m, id);
     const int64_t bytes = stored_bytes(spec, shape[0], shape[1]);
     matrix_bytes += bytes;
     matrix_parameters += elements_of(c.config(), id);
@@ -81,7 +90,6 @@ nlohmann::json inspect(const Checkpoint& c) {
     }
     tensors.push_back(tensor_row(c, id, bytes));
   }
-  const ModelConfig& m = c.config();
   return {
       {"architecture", std::string(name_of(m.architecture))},
       {"parameters", c.parameters()},
@@ -91,6 +99,7 @@ nlohmann::json inspect(const Checkpoint& c) {
       {"matrix_parameters", matrix_parameters},
       {"as_they_are", kept_as_they_are(c)},
       {"predictor", predictor_of(c)},
+      {"per_layer_table", table_of_layers(c)},
       {"linear_bits_per_parameter", 8.0 * static_cast<double>(linear_bytes) / static_cast<double>(linear_parameters)},
       {"config",
        {{"layers", m.L},
@@ -171,6 +180,10 @@ void print_summary(const nlohmann::json& report, const std::string& name) {
   fmt::print("  file    {:>10}  {:6.3f} bits a parameter\n", bytes_text(file), bits(file, report["parameters"]));
   fmt::print("  memory  {:>10}  {:6.3f} bits a weight, for the weight matrices as they are held\n", bytes_text(held),
              bits(held, report["matrix_parameters"]));
+  if (const nlohmann::json& table = report["per_layer_table"]; table["bytes"] != 0)
+    fmt::print(
+        "  of that {:>10}  {:6.3f} bits a weight, for the rows that each layer looks up, of which a token reads one\n",
+        bytes_text(table["bytes"].get<int64_t>()), bits(table["bytes"], table["parameters"]));
   if (const auto by = report["quantised_by"].get<std::string>(); !by.empty())
     fmt::print("  quantised already, by {}\n", foreign(by));
   if (const auto trouble = report["tokenizer_trouble"].get<std::string>(); !trouble.empty())

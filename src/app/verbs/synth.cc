@@ -138,7 +138,7 @@ void append_beside(const ModelConfig& config, const std::vector<float>& quantile
          }});
   };
   for (const auto& [layer, norm] : norms_of(config))
-    tensors.push_back(constant_tensor(norm_name(config, layer, norm), Shape{norm_size(config, norm)},
+    tensors.push_back(constant_tensor(norm_name(config, layer, norm), Shape{norm_size(config, layer, norm)},
                                       config.blocks.norm_plus_one && norm != Norm::delta ? 0 : 1));
   for (LinearId id : linears_of(config))
     if (has_bias(config, id.role)) tensors.push_back(constant_tensor(bias_name(id), Shape{shape_of(config, id)[0]}, 0));

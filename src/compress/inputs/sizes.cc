@@ -39,7 +39,7 @@ class SizeTable {
     note_(fmt::format("{}, {} parameters, {} layers of width {}, context {}", name_of(c.architecture),
                       outline_.parameters(), c.L, c.d, c.max_positions));
     print_formats();
-    const int64_t cache = 2 * 2 * int64_t{c.L} * c.hk * c.e;
+    const int64_t cache = 2 * 2 * cached_values(c);
     note_(fmt::format("Serving it takes the file in memory, and {} for every 1024 tokens of context (FP16)",
                       bytes_text(1024 * cache)));
     foreseen_.cache_bytes_per_token = cache;

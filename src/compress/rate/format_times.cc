@@ -110,7 +110,8 @@ FormatTimes measure(Desk& desk, Runners& runners, const std::vector<FormatSpec>&
   for (const LinearKind& kind : kinds) {
     std::map<std::string, double>& extra = times.extra[kind.name];
     // A token reads only one row of an embedding, unless the embedding is the head too.
-    const bool looked_up = kind.name == "embedding" && !desk.source.config().tie_embeddings;
+    const bool looked_up = kind.name == name_of(Role::per_layer_table) ||
+                           (kind.name == "embedding" && !desk.source.config().tie_embeddings);
     for (const FormatSpec& format : kind.formats) {
       double& seconds = extra[to_string(format)] = 0;
       if (looked_up || format == kind.middle) continue;

@@ -208,7 +208,7 @@ class Clock {
         continue;
       const Shape shape = shape_of(config_, id);
       const auto out = static_cast<double>(shape[0]), in = static_cast<double>(shape[1]);
-      const bool head = id.role == Role::head || config_.tie_embeddings;
+      const bool head = !is_table(id.role) && (id.role == Role::head || config_.tie_embeddings);
       if (id.layer < 0 && !head) {
         const Seconds rounding = embedding(id);
         seconds += rounding;

@@ -121,7 +121,9 @@ void check_separate(const Checkpoint& source, std::string_view target) {
       "{} cannot be exported to {}: readers of {} expect the experts of a layer in two tensors, in MXFP4 or dense, and "
       "this program writes them apart; it opens the checkpoint itself, and gguf holds it",
       source.folder(), target, name_of(source.config().architecture));
-  check(!fused && experts != ExpertFiles::stacked,
+  const bool together =
+      experts == ExpertFiles::stacked || (experts == ExpertFiles::beside && source.config().experts > 0);
+  check(!fused && !together,
         "{} cannot be exported to {}: readers of {} expect {}, and this program writes them apart; it opens the "
         "checkpoint itself",
         source.folder(), target, name_of(source.config().architecture),

@@ -30,7 +30,7 @@ void check_half_scales(const Checkpoint& source, std::string_view target);
 // Throws an Error that names both linears where two of one group differ in format.
 void check_fused(const Checkpoint& source, std::string_view target);
 
-inline bool is_outer(LinearId id) { return id.role == Role::embedding || id.role == Role::head; }
+inline bool is_outer(LinearId id) { return is_outer(id.role); }
 // Throws "MODEL: layers.3.q (int3g128z) cannot be exported to TARGET: REASON", followed by line_that_fits() (export.h).
 [[noreturn]] void refuse(const Checkpoint& source, LinearId id, std::string_view target, const std::string& reason);
 // Refuses grids, fp4 and fp8.

@@ -72,7 +72,8 @@ json compressed_json(const Checkpoint& source) {
   std::map<std::tuple<bool, int, int, bool>, std::pair<FormatSpec, json>> groups;
   json ignore = json::array();
   for (LinearId id : linears_of(c)) {
-    if (id.role == Role::embedding || id.expert > 0 || (id.expert == 0 && id.role != Role::gate)) continue;
+    if (id.role == Role::embedding || is_table(id.role) || id.expert > 0 || (id.expert == 0 && id.role != Role::gate))
+      continue;
     const FormatSpec spec = source.format(id);
     const std::string target = id.expert < 0 ? file_module_name(c, id) : experts_pattern(c, id);
     if (spec.is_dense() || id.role == Role::head) {

@@ -103,7 +103,7 @@ class ExportTest : public testing::Test {
         tensors.push_back(to_write(bias_name(id), random_tensor(DType::f32, {shape_of(c, id)[0]})));
     }
     for (auto [layer, which] : norms_of(c))
-      tensors.push_back(to_write(norm_name(c, layer, which), random_tensor(DType::bf16, {norm_size(c, which)})));
+      tensors.push_back(to_write(norm_name(c, layer, which), random_tensor(DType::bf16, {norm_size(c, layer, which)})));
     for (const std::string& router : router_names(c))
       tensors.push_back(to_write(router, random_tensor(DType::bf16, {c.experts, c.d})));
     for (LinearId id : fixed_linears_of(c))

@@ -183,7 +183,7 @@ GgufTensor decoded_tensor(const Checkpoint& source, LinearId id, bool exact) {
       sink(bytes_of(row));
     }
   };
-  return {gguf::tensor_name(gguf::id_in_file(source.config(), id)) + ".weight",
+  return {gguf::tensor_name(source.config(), id) + ".weight",
           decoded_type(source, exact),
           {shape[1], shape[0]},
           exact ? std::function<void(const ByteSink&)>(in_f32) : dense_tensor(source, id).produce};
@@ -227,7 +227,7 @@ GgufTensor weight_tensor(const Checkpoint& source, LinearId asked, bool exact) {
     if (is_decoded(source, id)) return decoded_tensor(source, id, exact);
     const Shape shape = shape_of(source.config(), id);
     const Type type = type_for(source.format(id), exact);
-    return {gguf::tensor_name(gguf::id_in_file(source.config(), id)) + ".weight",
+    return {gguf::tensor_name(source.config(), id) + ".weight",
             type,
             {shape[1], shape[0]},
             [&source, id, type](const ByteSink& sink) { write_rows(source, id, type, sink); }};
@@ -261,7 +261,7 @@ GgufTensor experts_bias_tensor(const Checkpoint& source, LinearId id) {
     const auto values = bias.as<const float>();
     all.insert(all.end(), values.begin(), values.end());
   }
-  GgufTensor tensor = vector_tensor(gguf::tensor_name(id) + ".bias", std::move(all));
+  GgufTensor tensor = vector_tensor(gguf::tensor_name(c, id) + ".bias", std::move(all));
   tensor.sizes = {shape_of(c, id)[0], c.experts};
   return tensor;
 }
@@ -274,7 +274,7 @@ GgufTensor bias_tensor(const Checkpoint& source, LinearId id) {
   std::vector<float> rows(values.size());
   for (size_t r = 0; r < rows.size(); ++r)
     rows[r] = values[static_cast<size_t>(at_place(order, static_cast<int64_t>(r)))];
-  return vector_tensor(gguf::tensor_name(gguf::id_in_file(source.config(), id)) + ".bias", std::move(rows));
+  return vector_tensor(gguf::tensor_name(source.config(), id) + ".bias", std::move(rows));
 }
 
 // Appends what a delta net has besides linears, with the decay's rate in place of its logarithm.
@@ -304,7 +304,7 @@ void append_fixed(const Checkpoint& source, std::vector<GgufTensor>& tensors) {
   for (const LinearId id : kept_linears_of(c)) {
     if (!is_fixed(id.role)) continue;
     if (id.role == Role::shared_router) {
-      const std::string name = gguf::tensor_name(gguf::id_in_file(c, id)) + ".weight";
+      const std::string name = gguf::tensor_name(c, id) + ".weight";
       tensors.push_back(vector_tensor(name, decode(source.linear(id))));
       tensors.back().sizes = {c.d, 1};
     } else if (!fused) {
@@ -377,6 +377,7 @@ std::vector<GgufTensor> tensors_of(const Checkpoint& source, bool exact) {
   if (c.predictor && has_experts(c, kPredictorLayer)) tensors.push_back(router_tensor(source, kPredictorLayer));
   for (const int layer : delta_layers(source.config())) append_delta(source, layer, tensors);
   append_fixed(source, tensors);
+  if (c.architecture == Architecture::gemma4) tensors.push_back(vector_tensor("rope_freqs.weight", gemma4_divisors(c)));
   if (source.config().rope.type == RopeType::llama3)
     tensors.push_back(vector_tensor("rope_freqs.weight", rope_divisors(source.config())));
   return tensors;

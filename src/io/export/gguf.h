@@ -7,6 +7,7 @@
 //   tensor info:  string name | u32 dims | u64 sizes, the fastest first | u32 type | u64 offset in the data
 #pragma once
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -51,6 +52,11 @@ bool is_decoded(const Checkpoint& source, LinearId id);
 void check_gguf_model(const Checkpoint& source);
 // Puts general.* and the keys of the architecture.
 void put_model(GgufKeys& keys, const Checkpoint& source, uint32_t file_type);
+// The same two for Gemma 4. `no` throws Error where its first argument is true, naming the second.
+void check_gemma4_model(const ModelConfig& config, const std::function<void(bool, const char*)>& no);
+void put_gemma4(GgufKeys& keys, const ModelConfig& config, const std::string& prefix);
+// The divisors of Gemma 4's frequencies are 1, or 1e30 for pairs of a layer without a window that are not turned.
+std::vector<float> gemma4_divisors(const ModelConfig& config);
 // Puts general.sampling.* from generation_config.json.
 void put_sampling(GgufKeys& keys, const TextFiles& files);
 // Returns general.architecture of a model that llama.cpp computes, or "".

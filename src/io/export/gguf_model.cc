@@ -16,7 +16,8 @@ struct Family {
   Architecture architecture;
   std::string_view name;  // This is the general.architecture of GGUF.
 };
-constexpr std::array<Family, 15> kFamilies = {{{Architecture::llama, "llama"},
+constexpr std::array<Family, 16> kFamilies = {{{Architecture::gemma4, "gemma4"},
+                                               {Architecture::llama, "llama"},
                                                {Architecture::mistral, "llama"},
                                                {Architecture::mixtral, "llama"},
                                                {Architecture::qwen2, "qwen2"},
@@ -127,11 +128,12 @@ void put_experts(GgufKeys& keys, const ModelConfig& c, const std::string& prefix
   if (c.experts == 0) return;
   keys.put_u32(prefix + "expert_count", static_cast<uint32_t>(c.experts));
   keys.put_u32(prefix + "expert_used_count", static_cast<uint32_t>(c.experts_per_row));
-  const bool glm = c.architecture == Architecture::glm4_moe, minimax = c.architecture == Architecture::minimax_m2;
+  const bool glm = c.architecture == Architecture::glm4_moe, minimax = c.architecture == Architecture::minimax_m2,
+             gemma4 = c.architecture == Architecture::gemma4;
   if (c.architecture == Architecture::qwen3_moe || c.architecture == Architecture::qwen2_moe || has_mixed_layers(c) ||
-      glm || minimax)
+      glm || minimax || gemma4)
     keys.put_u32(prefix + "expert_feed_forward_length", static_cast<uint32_t>(c.f));
-  if (c.shared_f > 0 && !glm)
+  if (c.shared_f > 0 && !glm && !gemma4)
     keys.put_u32(prefix + "expert_shared_feed_forward_length", static_cast<uint32_t>(c.shared_f));
   if (c.router.scoring == Scoring::sigmoid) keys.put_u32(prefix + "expert_gating_func", 2);
   if (glm) put_groups(keys, c, prefix);
@@ -154,17 +156,18 @@ void check_gguf_model(const Checkpoint& source) {
   const ModelConfig& c = source.config();
   check_plain_inputs(source, "gguf");
   check(family_of(c) != nullptr,
-        "{} cannot be exported to gguf: the export knows Llama, Mistral, Mixtral, Qwen2, Qwen3 and Qwen3.5 with "
-        "and without experts, Qwen3-Next, gpt-oss, OLMoE, Granite with experts, GLM-4.5 and MiniMax-M2, not {}{}",
+        "{} cannot be exported to gguf: the export knows Llama, Mistral, Mixtral, Qwen2, Qwen3, Qwen3.5 and Gemma 4 "
+        "with and without experts, Qwen3-Next, gpt-oss, OLMoE, Granite with experts, GLM-4.5 and MiniMax-M2, not {}{}",
         source.folder(), name_of(c.architecture), c.blocks.fused ? "" : "; compressed-tensors holds more");
   const bool gpt_oss = c.architecture == Architecture::gpt_oss;
-  check(has_llamas_windows(c) && c.rope.type != RopeType::longrope,
-        "{} cannot be exported to gguf: llama.cpp has no windows in {} layers and no longrope for {}", source.folder(),
-        gpt_oss ? "other than the first, third, ..," : "some", name_of(c.architecture));
   const auto no = [&](bool wrong, const char* what) {
     check(!wrong, "{} cannot be exported to gguf: llama.cpp has no {} for {}", source.folder(), what,
           name_of(c.architecture));
   };
+  if (c.architecture == Architecture::gemma4) return check_gemma4_model(c, no);
+  check(has_llamas_windows(c) && c.rope.type != RopeType::longrope,
+        "{} cannot be exported to gguf: llama.cpp has no windows in {} layers and no longrope for {}", source.folder(),
+        gpt_oss ? "other than the first, third, ..," : "some", name_of(c.architecture));
   no(!gpt_oss && c.sliding_window > 0 && c.sliding_window < c.max_positions, "sliding window");
   const bool paired = gguf::rows_are_paired(gguf_architecture(c));
   const bool biased = c.architecture == Architecture::qwen2 || c.architecture == Architecture::qwen2_moe ||
@@ -194,17 +197,18 @@ void put_model(GgufKeys& keys, const Checkpoint& source, uint32_t file_type) {
   keys.put_u32(key("context_length"), number(c.max_positions));
   keys.put_u32(key("embedding_length"), number(c.d));
   keys.put_u32(key("block_count"), number(c.L + (c.predictor ? 1 : 0)));  // its layer is the last one
+  keys.put_u32(key("attention.head_count"), number(c.h));
+  keys.put_f32(key("attention.layer_norm_rms_epsilon"), c.rms_eps);
+  keys.put_f32(key("rope.freq_base"), static_cast<float>(c.rope.theta));
+  keys.put_u32(key("vocab_size"), number(c.v));
+  put_experts(keys, c, arch + ".");
+  if (c.architecture == Architecture::gemma4) return put_gemma4(keys, c, arch + ".");
   keys.put_u32(key("feed_forward_length"),
                number(c.architecture == Architecture::glm4_moe && c.dense_f > 0 ? c.dense_f : c.f));
-  keys.put_u32(key("attention.head_count"), number(c.h));
   keys.put_u32(key("attention.head_count_kv"), number(c.hk));
   keys.put_u32(key("attention.key_length"), number(c.e));
   keys.put_u32(key("attention.value_length"), number(c.e));
-  keys.put_f32(key("attention.layer_norm_rms_epsilon"), c.rms_eps);
-  keys.put_f32(key("rope.freq_base"), static_cast<float>(c.rope.theta));
   keys.put_u32(key("rope.dimension_count"), number(rotary_columns(c)));
-  keys.put_u32(key("vocab_size"), number(c.v));
-  put_experts(keys, c, arch + ".");
   put_mixed_layers(keys, c, arch + ".");
   if (c.rope.type == RopeType::linear || c.rope.type == RopeType::yarn) {
     keys.put_string(key("rope.scaling.type"), c.rope.type == RopeType::yarn ? "yarn" : "linear");

@@ -5,9 +5,9 @@
 #include <cmath>
 #include <limits>
 #include <nlohmann/json.hpp>
-#include <set>
 
 #include "arch/model_config.h"
+#include "io/gguf/reading/keys.h"
 #include "io/unserved/unserved.h"
 
 namespace fidelio::gguf {
@@ -31,7 +31,7 @@ struct Family {
   Shares shares = Shares::none;
 };
 // Mixtral has the architecture "llama", with experts.
-constexpr std::array<Family, 19> kFamilies = {
+constexpr std::array<Family, 20> kFamilies = {
     {{"llama", "LlamaForCausalLM", "llama", true},
      {"llama", "MixtralForCausalLM", "mixtral", true, Shares::of_chosen},
      {"qwen2", "Qwen2ForCausalLM", "qwen2", false},
@@ -44,6 +44,7 @@ constexpr std::array<Family, 19> kFamilies = {
      {"olmo2", "Olmo2ForCausalLM", "olmo2", false},
      {"olmoe", "OlmoeForCausalLM", "olmoe", false, Shares::of_all},
      {"gemma3", "Gemma3ForCausalLM", "gemma3_text", false},
+     {"gemma4", "Gemma4ForCausalLM", "gemma4_text", false, Shares::of_chosen},
      {"qwen3next", "Qwen3NextForCausalLM", "qwen3_next", false, Shares::of_chosen},
      {"qwen35", "Qwen3_5ForCausalLM", "qwen3_5_text", false},
      {"qwen35moe", "Qwen3_5MoeForCausalLM", "qwen3_5_moe_text", false, Shares::of_chosen},
@@ -73,74 +74,6 @@ const Family& family_of(const File& file) {
   }
   throw Error("{}: key \"general.architecture\": {} is not supported{}", file.path(), shown(*name),
               about_unserved_model(*name, known));
-}
-
-// This class reads the keys of one architecture and remembers which were asked for.
-class Keys {
- public:
-  Keys(const File& file, std::string_view architecture) : file_(file), prefix_(std::string(architecture) + ".") {}
-
-  std::optional<int64_t> integer(const std::string& name) {
-    asked_.insert(prefix_ + name);
-    return file_.integer(prefix_ + name);
-  }
-  int64_t required(const std::string& name) {
-    const auto value = integer(name);
-    check(value.has_value(), "{}: the key \"{}{}\" is missing", file_.path(), prefix_, name);
-    return *value;
-  }
-  std::optional<double> number(const std::string& name) {
-    asked_.insert(prefix_ + name);
-    return file_.number(prefix_ + name);
-  }
-  std::optional<std::string> text(const std::string& name) {
-    asked_.insert(prefix_ + name);
-    const auto value = file_.text(prefix_ + name);
-    return value ? std::optional(std::string(*value)) : std::nullopt;
-  }
-  std::optional<bool> boolean(const std::string& name) {
-    asked_.insert(prefix_ + name);
-    return file_.boolean(prefix_ + name);
-  }
-  std::optional<std::vector<int64_t>> integers(const std::string& name) {
-    asked_.insert(prefix_ + name);
-    return file_.integers(prefix_ + name);
-  }
-  std::optional<std::vector<bool>> booleans(const std::string& name) {
-    asked_.insert(prefix_ + name);
-    return file_.booleans(prefix_ + name);
-  }
-  void expect(bool right, const std::string& name, std::string_view expected) const {
-    check(right, "{}: key \"{}{}\": expected {}; a model with something else is not supported", file_.path(), prefix_,
-          name, expected);
-  }
-  // A key that nobody asked for could change the computation.
-  void refuse_unknown() const {
-    for (const std::string& key : file_.keys_under(prefix_))
-      check(asked_.contains(key), "{}: the key {} is not understood, so the model might be computed wrongly",
-            file_.path(), shown(key));
-  }
-  const File& file() const { return file_; }
-
- private:
-  const File& file_;
-  std::string prefix_;
-  std::set<std::string> asked_;
-};
-
-const StoredMatrix& tensor(const File& file, const std::string& name) {
-  const auto found = file.tensors().find(name);
-  check(found != file.tensors().end(), "{}: no tensor \"{}\"", file.path(), name);
-  return found->second;
-}
-bool has_tensor(const File& file, std::string_view name) { return file.tensors().contains(name); }
-
-std::vector<double> vector_of(const File& file, const std::string& name) {
-  const StoredMatrix& m = tensor(file, name);
-  check(m.rows == 1 && m.type->elements == 1, "{}: tensor \"{}\" is no vector of numbers", file.path(), name);
-  std::vector<float> values(static_cast<size_t>(m.columns));
-  decode_row(*m.type, m.row(0), values);
-  return {values.begin(), values.end()};
 }
 
 // Llama 3's scaling is stored as the divisors of the frequencies. The parameters that gave them are searched among
@@ -422,6 +355,14 @@ json config_of(const File& file) {
                 width = keys.required("embedding_length");
   keys.expect(heads > 0 && layers > 0 && layers <= kMaxLayers && width > 0, "block_count",
               "1 to 1000 layers, with heads and width");
+  if (family.name == "gemma4") {
+    expect_plain(keys);
+    json config = gemma4_config(keys, layers);
+    config["torch_dtype"] = dtype_of(file);
+    put_tokens(config, file);
+    keys.refuse_unknown();
+    return config;
+  }
   const int64_t head_dim = keys.integer("attention.key_length").value_or(width / heads);
   keys.expect(keys.integer("attention.value_length").value_or(head_dim) == head_dim, "attention.value_length",
               "that of keys");

@@ -319,6 +319,11 @@ std::optional<std::vector<int64_t>> File::integers(std::string_view key) const {
   return numbers;
 }
 
+bool File::is_array(std::string_view key) const {
+  const Value* value = find(key);
+  return value && value->type == kArray;
+}
+
 std::optional<std::vector<bool>> File::booleans(std::string_view key) const {
   const Value* value = find_array(key, "true and false");
   if (!value) return std::nullopt;

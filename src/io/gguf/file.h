@@ -69,6 +69,7 @@ class File {
   std::optional<std::string_view> text(std::string_view key) const;
   std::optional<std::vector<std::string_view>> texts(std::string_view key) const;
   std::optional<std::vector<int64_t>> integers(std::string_view key) const;
+  bool is_array(std::string_view key) const;  // false too if there is no such key
   std::optional<std::vector<bool>> booleans(std::string_view key) const;
   std::optional<std::vector<double>> numbers(std::string_view key) const;
   std::vector<std::string> keys_under(std::string_view prefix) const;

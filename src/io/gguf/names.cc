@@ -14,7 +14,9 @@ std::string_view in_mlp(Role role) {
 
 }  // namespace
 
-std::string tensor_name(LinearId id) {
+std::string tensor_name(const ModelConfig& config, LinearId asked) {
+  const LinearId id = id_in_file(config, asked);
+  const bool beside = config.blocks.experts == ExpertFiles::beside;
   if (id.expert >= 0) return fmt::format("blk.{}.{}_exps", id.layer, in_mlp(id.role));
   switch (id.role) {
     case Role::embedding:
@@ -40,13 +42,21 @@ std::string tensor_name(LinearId id) {
     case Role::delta_a:
       return fmt::format("blk.{}.ssm_alpha", id.layer);
     case Role::shared_gate:
-      return fmt::format("blk.{}.ffn_gate_shexp", id.layer);
+      return fmt::format("blk.{}.ffn_gate{}", id.layer, beside ? "" : "_shexp");
     case Role::shared_up:
-      return fmt::format("blk.{}.ffn_up_shexp", id.layer);
+      return fmt::format("blk.{}.ffn_up{}", id.layer, beside ? "" : "_shexp");
     case Role::shared_down:
-      return fmt::format("blk.{}.ffn_down_shexp", id.layer);
+      return fmt::format("blk.{}.ffn_down{}", id.layer, beside ? "" : "_shexp");
     case Role::shared_router:
       return fmt::format("blk.{}.ffn_gate_inp_shexp", id.layer);
+    case Role::per_layer_gate:
+      return fmt::format("blk.{}.inp_gate", id.layer);
+    case Role::per_layer_out:
+      return fmt::format("blk.{}.proj", id.layer);
+    case Role::per_layer_model:
+      return "per_layer_model_proj";
+    case Role::per_layer_table:
+      return "per_layer_token_embd";
     case Role::join:
       return fmt::format("blk.{}.nextn.eh_proj", id.layer);
     case Role::gate:
@@ -98,6 +108,22 @@ std::string tensor_name(const ModelConfig& config, int its_layer, Norm norm) {
       return fmt::format("blk.{}.attn_q_norm.weight", layer);
     case Norm::k:
       return fmt::format("blk.{}.attn_k_norm.weight", layer);
+    case Norm::v:
+      break;  // It has no weight.
+    case Norm::router:
+      return fmt::format("blk.{}.ffn_gate_inp.scale", layer);
+    case Norm::post_dense:
+      return fmt::format("blk.{}.post_ffw_norm_1.weight", layer);
+    case Norm::experts:
+      return fmt::format("blk.{}.pre_ffw_norm_2.weight", layer);
+    case Norm::post_experts:
+      return fmt::format("blk.{}.post_ffw_norm_2.weight", layer);
+    case Norm::post_per_layer:
+      return fmt::format("blk.{}.post_norm.weight", layer);
+    case Norm::scalar:
+      return fmt::format("blk.{}.layer_output_scale.weight", layer);
+    case Norm::per_layer:
+      return "per_layer_proj_norm.weight";
     case Norm::delta:
       return fmt::format("blk.{}.ssm_norm.weight", layer);
     case Norm::sinks:

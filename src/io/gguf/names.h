@@ -17,9 +17,9 @@ inline LinearId id_in_file(const ModelConfig& config, LinearId id) {
   return {layer_in_file(config, id.layer), id.role, id.expert};
 }
 
-// Returns the name without ".weight" or ".bias". The layer is the file's (id_in_file). An expert has the name of the
-// three-dimensional tensor that holds all experts of its layer.
-std::string tensor_name(LinearId id);
+// Returns the name without ".weight" or ".bias". An expert has the name of the three-dimensional tensor that holds all
+// experts of its layer.
+std::string tensor_name(const ModelConfig& config, LinearId id);
 std::string older_expert_name(LinearId id);  // Older files had a tensor for each expert: "blk.3.ffn_gate.5".
 std::string router_tensor_name(int layer);
 std::string router_tensor_name(int layer, RouterTensor which);

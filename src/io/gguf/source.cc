@@ -227,7 +227,7 @@ class Finder {
     if (id.expert >= 0) return expert(id);
     const Shape shape = shape_of(config_, id);
     Rows rows{file_, {}, 0, shape[0], row_order(config_, id, architecture_), column_order(config_, id, architecture_)};
-    const std::string own = tensor_name(id_in_file(config_, id)) + ".weight";
+    const std::string own = tensor_name(config_, id) + ".weight";
     const StoredMatrix* m = find(own);
     int64_t all = shape[0];
     if (!m || m->rows != shape[0]) {  // One matrix may hold q, k and v, or gate and up.
@@ -262,7 +262,7 @@ class Finder {
     return vector(*m, name, config_.experts, {});
   }
   Rows bias(LinearId id) {
-    const std::string name = tensor_name(id_in_file(config_, id)) + ".bias";
+    const std::string name = tensor_name(config_, id) + ".bias";
     const StoredMatrix* m = find(name);
     check(m != nullptr, "{}: no tensor \"{}\"", file_->path(), name);
     if (id.expert >= 0) {  // The tensor has a row for each expert.
@@ -278,7 +278,7 @@ class Finder {
     const std::string name = tensor_name(config_, layer, which);
     const StoredMatrix* m = find(name);
     check(m != nullptr, "{}: no tensor \"{}\"", file_->path(), name);
-    return vector(*m, name, norm_size(config_, which), {});
+    return vector(*m, name, norm_size(config_, layer, which), {});
   }
   Rows delta(int layer, DeltaTensor which) {
     const std::string name = tensor_name(layer, which);
@@ -340,7 +340,7 @@ class Finder {
   Rows expert(LinearId asked) {
     const Shape shape = shape_of(config_, asked);
     const LinearId id = id_in_file(config_, asked);
-    std::string name = tensor_name(id) + ".weight";
+    std::string name = tensor_name(config_, id) + ".weight";
     int64_t experts = config_.experts, each = shape[0], first = id.expert * each;
     const StoredMatrix* m = find(name);
     if (const std::string both = fmt::format("blk.{}.ffn_gate_up_exps.weight", id.layer);
@@ -461,7 +461,10 @@ ModelSource open_source(const std::string& path) {
   }
   add_small_tensors(config, finder, *vectors);
   for (const char* name : {"rope_freqs.weight", "rope_factors_short.weight", "rope_factors_long.weight"})
-    finder.use(name);  // The configuration already has them.
+    finder.use(name);                             // The configuration already has them.
+  for (int layer = 0; layer < config.L; ++layer)  // Some files keep keys of layers that read those of earlier ones.
+    for (const char* name : {"attn_k", "attn_v", "attn_k_norm"})
+      if (kind_of(config, layer).keys_of >= 0) finder.use(fmt::format("blk.{}.{}.weight", layer, name));
   const int64_t further = finder.use_further_layers(further_layers(*file));
   finder.refuse_unused();
   source.tensors = vectors;

@@ -22,7 +22,8 @@ class OutlineTensors final : public TensorFiles {
       shapes_[weight_name(id)] = shape_of(c, id);
       if (has_bias(c, id.role)) shapes_[bias_name(id)] = Shape{shape_of(c, id)[0]};
     }
-    for (const auto& [layer, which] : norms_of(c)) shapes_[norm_name(c, layer, which)] = Shape{norm_size(c, which)};
+    for (const auto& [layer, which] : norms_of(c))
+      shapes_[norm_name(c, layer, which)] = Shape{norm_size(c, layer, which)};
     for (const auto& [name, shape] : tensors_of_routers(c)) shapes_[name] = shape;
     for (const LinearId id : fixed_linears_of(c)) shapes_[weight_name(id)] = shape_of(c, id);
     for (const int layer : delta_layers(c))

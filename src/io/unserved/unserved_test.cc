@@ -43,7 +43,7 @@ TEST(Unserved, ModelsAreKnownByEachOfTheirNames) {
                                                        {"Gemma3nForConditionalGeneration", "AltUp"},
                                                        {"Gemma2ForCausalLM", "caps"},
                                                        {"GemmaForCausalLM", "another design"},
-                                                       {"gemma4", "Gemma 3"},
+                                                       {"gemma4_assistant", "Gemma4ForCausalLM"},
                                                        {"Glm4MoeLiteForCausalLM", "latent"},
                                                        {"GlmMoeDsaForCausalLM", "a part of the positions"},
                                                        {"Glm4vMoeForConditionalGeneration", "sees images"},

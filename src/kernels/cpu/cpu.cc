@@ -47,13 +47,18 @@ Cpu::Matrix Cpu::allocate(int64_t rows, int64_t columns) {
 }
 
 Cpu::KvCache Cpu::allocate_cache(const AttentionShape& shape, int64_t pages, KvFormat format) {
-  check(shape.heads % shape.kv_heads == 0, "{} heads cannot share {} kv heads evenly", shape.heads, shape.kv_heads);
-  check(shape.head_dim % 2 == 0, "the head dim must be even for rotary positions, not {}", shape.head_dim);
-  const cpu::KvRecord record{static_cast<cpu::KvKind>(format), shape.head_dim};
+  std::vector<int64_t> layers;
+  int64_t bytes = 0;
+  for (int layer = 0; layer < shape.depth(); ++layer) {
+    const int e = shape.head_dim_of(layer), hk = shape.kv_heads_of(layer);
+    check(shape.heads % hk == 0, "{} heads cannot share {} kv heads evenly", shape.heads, hk);
+    check(e % 2 == 0, "the head dim must be even for rotary positions, not {}", e);
+    layers.push_back(bytes);
+    bytes += pages * hk * cpu::KvRecord{static_cast<cpu::KvKind>(format), e}.bytes();
+  }
   state_->reserve_heads(shape);
   // There are 64 bytes more, because the widening of a record's last row reads whole vectors.
-  const int64_t bytes = shape.depth() * pages * shape.kv_heads * record.bytes() + 64;
-  return {format, pages, shape, Buffer(static_cast<size_t>(bytes))};
+  return {format, pages, shape, std::move(layers), Buffer(static_cast<size_t>(bytes) + 64)};
 }
 
 void Cpu::reserve(int64_t rows, int64_t columns, int64_t context) { state_->reserve(rows, columns, context); }

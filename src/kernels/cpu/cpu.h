@@ -53,6 +53,7 @@ class Cpu {
     KvFormat format = KvFormat::f16;
     int64_t pages = 0;
     AttentionShape shape;
+    std::vector<int64_t> layers;  // where the records of each layer begin in the storage
     Buffer storage;
     int64_t bytes() const { return static_cast<int64_t>(storage.size()); }
   };
@@ -101,7 +102,13 @@ class Cpu {
   void repeat(uint64_t, const std::function<void()>& work) { work(); }
   void rope_append(Matrix& q, Matrix& k, const Matrix& v, const Matrix* q_norm, const Matrix* k_norm, KvCache& cache,
                    int layer);
+  void turn_queries(Matrix& q, const Matrix* q_norm, const KvCache& cache, int layer);
+  void norm_heads(const Matrix& x, const Matrix& weight, float eps, Matrix& y, bool adds);
   Acts attend(const Matrix& q, const KvCache& cache, int layer, const Matrix* sinks = nullptr);
+  void columns(const Matrix& x, int64_t first, Matrix& y);
+  void clear(Matrix& x);
+  void scale(Matrix& x, const Matrix& factor);
+  void softcap(Matrix& x, int64_t rows, float cap);
   void split_gate(const Matrix& x, Matrix& q, Matrix& gate);
   Acts gate_heads(Acts acts, const Matrix& gate);
   void convolve(const Matrix& x, const Matrix& weight, Matrix& y, States& states, int layer);

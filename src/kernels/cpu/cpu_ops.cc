@@ -31,12 +31,17 @@ void Cpu::State::reserve_heads(const AttentionShape& wanted) {
     sine = Buffer(static_cast<size_t>(bytes));
   }
   query_factor.reserve(static_cast<size_t>(max_rows));
-  if (same && attend_scratch.size() > 0) return;
-  const int64_t group = shape.heads / shape.kv_heads;
+  int64_t group = 1, head = shape.head_dim;
+  for (int layer = 0; layer < shape.depth(); ++layer) {
+    group = std::max<int64_t>(group, shape.heads / shape.kv_heads_of(layer));
+    head = std::max<int64_t>(head, shape.head_dim_of(layer));
+  }
+  if (group == scratch_group && head == scratch_head) return;
+  scratch_group = group, scratch_head = head;
   tile_positions = std::clamp<int64_t>(kTileRows / group, 1, kPageTokens);
-  attend_scratch_floats = (cpu::attend_scratch_floats(tile_positions * group, shape.head_dim) + 15) / 16 * 16;
+  attend_scratch_floats = (cpu::attend_scratch_floats(tile_positions * group, head) + 15) / 16 * 16;
   attend_scratch = Buffer(static_cast<size_t>(attend_scratch_floats * pool.threads()) * sizeof(float));
-  partial = Buffer(static_cast<size_t>(kMaxPartials * (cpu::padded_head(shape.head_dim) + 2)) * sizeof(float));
+  partial = Buffer(static_cast<size_t>(kMaxPartials * (cpu::padded_head(head) + 2)) * sizeof(float));
 }
 
 void Cpu::State::cut_tiles(const Batch& batch) {
@@ -277,26 +282,17 @@ void Cpu::read(Acts acts, std::span<float> host) {
 void Cpu::rope_append(Matrix& q, Matrix& k, const Matrix& v, const Matrix* q_norm, const Matrix* k_norm, KvCache& cache,
                       int layer) {
   State& s = *state_;
-  const int64_t e = s.shape.head_dim, h = s.shape.heads, hk = s.shape.kv_heads;
+  const int64_t e = s.shape.head_dim_of(layer), hk = s.shape.kv_heads_of(layer);
   const cpu::KvRecord record{static_cast<cpu::KvKind>(cache.format), e};
-  std::byte* base = cache.storage.data() + layer * cache.pages * hk * record.bytes();
-  const int rotation = s.shape.layers[static_cast<size_t>(layer)].rotation;
-  const int64_t before = s.pairs_before(rotation), pairs = s.pairs_before(rotation + 1) - before;
+  std::byte* base = cache.storage.data() + cache.layers[static_cast<size_t>(layer)];
   s.pool.run(static_cast<int64_t>(s.tiles.size()), [&](int64_t job, int) {
     const State::Tile& tile = s.tiles[static_cast<size_t>(job)];
     for (int64_t row = tile.first_row; row < tile.first_row + tile.rows; ++row) {
-      const int64_t angles = s.max_rows * before + row * pairs;
-      const auto turn = [&](float* head, const Matrix* norm) {
-        if (norm) s.kernels.norm(head, norm->data(), s.shape.norm_eps, head, e);
-        s.kernels.rotate(head, s.cosine.as<float>() + angles, s.sine.as<float>() + angles, 2 * pairs);
-      };
-      if (const float factor = s.query_factor[static_cast<size_t>(row)]; factor != 1)
-        for (int64_t i = 0; i < h * e; ++i) q.row(row)[i] *= factor;
-      for (int64_t head = 0; head < h; ++head) turn(q.row(row) + head * e, q_norm);
+      s.turn_query(q, row, layer, q_norm);
       const int64_t position = tile.first_position + row - tile.first_row;
       const int64_t page = s.pages[static_cast<size_t>(tile.pages + position / kPageTokens)];
       for (int64_t head = 0; head < hk; ++head) {
-        turn(k.row(row) + head * e, k_norm);
+        s.turn(k.row(row) + head * e, row, layer, k_norm);
         s.kernels.append(record, base + (page * hk + head) * record.bytes(), static_cast<int>(position % kPageTokens),
                          k.row(row) + head * e, v.row(row) + head * e);
       }
@@ -306,16 +302,17 @@ void Cpu::rope_append(Matrix& q, Matrix& k, const Matrix& v, const Matrix* q_nor
 
 cpu::AttendArgs Cpu::State::attend_args(const Matrix& q, const KvCache& cache, int layer, const Matrix* sinks,
                                         const Tile& tile, int64_t head) {
-  const cpu::KvRecord record{static_cast<cpu::KvKind>(cache.format), shape.head_dim};
-  const int64_t row_floats = int64_t{shape.heads} * shape.head_dim;
+  const int e = shape.head_dim_of(layer);
+  const cpu::KvRecord record{static_cast<cpu::KvKind>(cache.format), e};
+  const int64_t row_floats = int64_t{shape.heads} * e;
   cpu::AttendArgs a{};
   a.record = record;
-  a.layer = cache.storage.data() + layer * cache.pages * shape.kv_heads * record.bytes();
+  a.layer = cache.storage.data() + cache.layers[static_cast<size_t>(layer)];
   a.pages = pages.data() + tile.pages;
-  a.kv_heads = shape.kv_heads;
+  a.kv_heads = shape.kv_heads_of(layer);
   a.heads = shape.heads;
   a.window = shape.layers[static_cast<size_t>(layer)].window;
-  a.scale = static_cast<float>(1 / std::sqrt(static_cast<double>(shape.head_dim)));
+  a.scale = static_cast<float>(1 / std::sqrt(static_cast<double>(e)));
   a.sinks = sinks ? sinks->data() : nullptr;
   a.q = q.row(tile.first_row);
   a.out = acts.as<float>() + tile.first_row * row_floats;
@@ -332,7 +329,7 @@ cpu::AttendArgs Cpu::State::attend_args(const Matrix& q, const KvCache& cache, i
 // which a single thread merges them, so the bits are the same. Returns false if this is not worth it, or if there is
 // no room for so many partial results.
 bool Cpu::State::attend_split(const Matrix& q, const KvCache& cache, int layer, const Matrix* sinks) {
-  const int64_t hk = shape.kv_heads, group = shape.heads / hk, count = static_cast<int64_t>(tiles.size());
+  const int64_t hk = shape.kv_heads_of(layer), group = shape.heads / hk, count = static_cast<int64_t>(tiles.size());
   int64_t chunks = 0, rows = 0;
   for (const Tile& tile : tiles) {
     const cpu::AttendArgs a = attend_args(q, cache, layer, sinks, tile, 0);
@@ -341,7 +338,7 @@ bool Cpu::State::attend_split(const Matrix& q, const KvCache& cache, int layer, 
   }
   if (pool.threads() == 1 || chunks < 2 || count * hk >= 4 * pool.threads() || rows > tile_positions) return false;
   if (count * hk * chunks * rows * group > kMaxPartials) return false;
-  const int64_t width = cpu::padded_head(shape.head_dim) + 2,
+  const int64_t width = cpu::padded_head(shape.head_dim_of(layer)) + 2,
                 share = chunks * rows * group * width;  // the floats of one (tile, kv head)
   const auto args = [&](int64_t item, int thread) {
     cpu::AttendArgs a = attend_args(q, cache, layer, sinks, tiles[static_cast<size_t>(item / hk)], item % hk);
@@ -367,8 +364,8 @@ bool Cpu::State::attend_split(const Matrix& q, const KvCache& cache, int layer, 
 
 Cpu::Acts Cpu::attend(const Matrix& q, const KvCache& cache, int layer, const Matrix* sinks) {
   State& s = *state_;
-  const int64_t hk = s.shape.kv_heads;
-  const Acts out = s.publish(static_cast<int64_t>(s.ids.size()), int64_t{s.shape.heads} * s.shape.head_dim);
+  const int64_t hk = s.shape.kv_heads_of(layer);
+  const Acts out = s.publish(static_cast<int64_t>(s.ids.size()), int64_t{s.shape.heads} * s.shape.head_dim_of(layer));
   if (s.attend_split(q, cache, layer, sinks)) return out;
   // A tile has several parts if its kv head has many heads.
   const int64_t parts = (kPageTokens + s.tile_positions - 1) / s.tile_positions;

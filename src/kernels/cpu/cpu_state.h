@@ -46,6 +46,10 @@ struct Cpu::State {
   void reserve_heads(const AttentionShape& shape);
   void cut_tiles(const Batch& batch);
   void compute_rotations();
+  // Turns heads of a row by its position, normed before where there is a weight. turn_query() does so with all heads of
+  // q, scaled before.
+  void turn(float* head, int64_t row, int layer, const Matrix* norm) const;
+  void turn_query(Matrix& q, int64_t row, int layer, const Matrix* norm) const;
   int64_t pairs_before(int rotation) const;  // the pairs of columns that rotations before this one have in a row
   Acts publish(int64_t rows, int64_t columns);
   // An InputForm says how a product reads its rows. The group and the bits are set for integers only.
@@ -100,8 +104,9 @@ struct Cpu::State {
   std::vector<float> query_factor;  // one for each row
   Buffer attend_scratch;            // one part for each thread
   int64_t attend_scratch_floats = 0, tile_positions = 0;
-  Buffer partial;                      // the partial results of attend_split
-  std::vector<cpu::Chooser> choosers;  // one for each thread
+  int64_t scratch_group = 0, scratch_head = 0;  // the widest group of heads, and head, that there is scratch for
+  Buffer partial;                               // the partial results of attend_split
+  std::vector<cpu::Chooser> choosers;           // one for each thread
 };
 
 }  // namespace fidelio

@@ -108,6 +108,7 @@ struct KernelSet {
   void (*clamped)(const float* gate, const float* up, float alpha, float limit, float* y, int64_t n);
   void (*sigmoid_gated)(const float* gate, const float* up, float* y, int64_t n);  // sigmoid(gate) up
   void (*add_gated)(float gate, const float* y, float* x, int64_t n);              // x += sigmoid(gate) y
+  void (*softcap)(float* x, float cap, int64_t n);                                 // x = cap tanh(x / cap)
   void (*turn)(const TurnArgs& how, float* row, float* scratch);                   // in place; scratch holds a block
   // Rotates pairs (i, i + columns / 2).
   void (*rotate)(float* x, const float* cosine, const float* sine, int64_t columns);

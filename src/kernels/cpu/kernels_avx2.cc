@@ -19,6 +19,7 @@ const KernelSet kAvx2 = {
     .clamped = clamped,
     .sigmoid_gated = sigmoid_gated,
     .add_gated = add_gated,
+    .softcap = softcap,
     .turn = turn,
     .rotate = rotate,
     .append = append,

@@ -71,6 +71,28 @@ inline void clamped(const float* gate, const float* up, float alpha, float limit
 inline void swiglu(const float* gate, const float* up, float* y, int64_t n) { gate_times<silu_times>(gate, up, y, n); }
 inline void geglu(const float* gate, const float* up, float* y, int64_t n) { gate_times<gelu_times>(gate, up, y, n); }
 
+// Returns tanh(x). Near zero it is the odd polynomial of degree 11 of the Cephes library, as the quotient of
+// exponentials would lose the digits of x there.
+inline V tanh_of(V x) {
+  const V square = x * x, size = x < 0.0f ? -x : x, kept = exp(-2.0f * size), large = (1.0f - kept) / (1.0f + kept);
+  const V series =
+      (((-5.70498872745e-3f * square + 2.06390887954e-2f) * square - 5.37397155531e-2f) * square + 1.33314422036e-1f) *
+          square -
+      3.33332819422e-1f;
+  const V near_or_far = size < 0.625f ? series * square * x + x : x < 0.0f ? -large : large;
+  return x == x ? near_or_far : x;  // exp() does not keep NaN
+}
+inline void softcap(float* x, float cap, int64_t n) {
+  const float share = 1 / cap;
+  int64_t i = 0;
+  for (; i + W <= n; i += W) store(x + i, cap * tanh_of(load(x + i) * share));
+  if (i == n) return;
+  float tail[W] = {};
+  for (int64_t j = i; j < n; ++j) tail[j - i] = x[j];
+  store(tail, cap * tanh_of(load(tail) * share));
+  for (int64_t j = i; j < n; ++j) x[j] = tail[j - i];
+}
+
 // Multiplies a row by a Hadamard matrix: first sums and differences of elements `stride` apart, 2 stride apart and so
 // on, then the dense factor, whose terms are added in order.
 inline void turn(const TurnArgs& how, float* row, float* scratch) {

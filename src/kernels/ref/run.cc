@@ -34,10 +34,10 @@ Executor::Executor(const Program& program, const Weights& weights, int64_t pages
                         std::vector<double>(static_cast<size_t>(s.inputs()))};
   states_.assign(static_cast<size_t>(slots), State{std::vector<LayerState>(static_cast<size_t>(s.layers), zero),
                                                    std::vector<double>(static_cast<size_t>(s.carried))});
-  const int64_t positions = pages * kPageTokens, width = int64_t{p_.attention.kv_heads} * p_.attention.head_dim;
-  for (LayerCache& layer : cache_) {
-    layer.keys.resize(static_cast<size_t>(positions * width));
-    layer.values.resize(static_cast<size_t>(positions * width));
+  for (int layer = 0; layer < p_.attention.depth(); ++layer) {
+    const int64_t width = int64_t{p_.attention.kv_heads_of(layer)} * p_.attention.head_dim_of(layer);
+    const auto size = static_cast<size_t>(pages * kPageTokens * width);
+    cache_[static_cast<size_t>(layer)] = {std::vector<double>(size), std::vector<double>(size)};
   }
 }
 
@@ -135,9 +135,10 @@ int64_t Executor::place(const Row& row, int64_t position) const {
   return int64_t{row.pages.at(static_cast<size_t>(position / kPageTokens))} * kPageTokens + position % kPageTokens;
 }
 
-void Executor::prepare(std::span<double> heads, int64_t count, NormId norm, const Rotation& rotation,
-                       int64_t position) const {
-  const int64_t e = p_.attention.head_dim;
+void Executor::prepare(std::span<double> heads, int layer, NormId norm, int64_t position) const {
+  const AttentionShape& shape = p_.attention;
+  const Rotation& rotation = shape.rotations[static_cast<size_t>(shape.layers[static_cast<size_t>(layer)].rotation)];
+  const int64_t e = shape.head_dim_of(layer), count = std::ssize(heads) / e;
   if (norm >= 0)
     std::ranges::copy(rmsnorm(heads, w_.norms[static_cast<size_t>(norm)], p_.attention.norm_eps, count, e),
                       heads.begin());
@@ -146,8 +147,6 @@ void Executor::prepare(std::span<double> heads, int64_t count, NormId norm, cons
 }
 
 void Executor::run(const op::Heads& o) {
-  const AttentionShape& shape = p_.attention;
-  const Rotation& rotation = shape.rotations[static_cast<size_t>(shape.layers[static_cast<size_t>(o.layer)].rotation)];
   LayerCache& cache = cache_[static_cast<size_t>(o.layer)];
   const int64_t width = columns(o.q), kv_width = columns(o.k);
   for (int64_t i = 0; i < rows(); ++i) {
@@ -155,17 +154,59 @@ void Executor::run(const op::Heads& o) {
     const std::span<double> q = row_of(value(o.q), i, width), k = row_of(value(o.k), i, kv_width),
                             v = row_of(value(o.v), i, kv_width);
     for (double& x : q) x *= query_factor(row.position);
-    prepare(q, shape.heads, o.q_norm, rotation, row.position);
-    prepare(k, shape.kv_heads, o.k_norm, rotation, row.position);
+    prepare(q, o.layer, o.q_norm, row.position);
+    prepare(k, o.layer, o.k_norm, row.position);
     std::ranges::copy(k, row_of(cache.keys, place(row, row.position), kv_width).begin());
     std::ranges::copy(v, row_of(cache.values, place(row, row.position), kv_width).begin());
   }
 }
 
+void Executor::run(const op::Queries& o) {
+  for (int64_t i = 0; i < rows(); ++i) {
+    const Row& row = rows_[static_cast<size_t>(i)];
+    const std::span<double> q = row_of(value(o.q), i, columns(o.q));
+    for (double& x : q) x *= query_factor(row.position);
+    prepare(q, o.layer, o.norm, row.position);
+  }
+}
+
+void Executor::run(const op::NormHeads& o) {
+  const std::vector<double>& weight = w_.norms[static_cast<size_t>(o.weight)];
+  const auto e = static_cast<int64_t>(weight.size());
+  const std::vector<double> normed =
+      rmsnorm(value(o.from), weight, o.eps, static_cast<int64_t>(value(o.from).size()) / e, e);
+  if (o.adds)
+    add(normed, value(o.to));
+  else
+    value(o.to) = normed;
+}
+
+void Executor::run(const op::Columns& o) {
+  std::vector<double> to;
+  for (int64_t i = 0; i < rows(); ++i) {
+    const std::span<double> part = row_of(value(o.from), i, columns(o.from))
+                                       .subspan(static_cast<size_t>(o.first), static_cast<size_t>(columns(o.to)));
+    to.insert(to.end(), part.begin(), part.end());
+  }
+  value(o.to) = std::move(to);
+}
+
+void Executor::run(const op::Clear& o) { value(o.to).assign(static_cast<size_t>(rows() * columns(o.to)), 0); }
+
+void Executor::run(const op::Scale& o) {
+  for (double& x : value(o.to)) x *= w_.norms[static_cast<size_t>(o.factor)].front();
+}
+
+void Executor::run(const op::Softcap& o) {
+  const double cap = o.cap;
+  for (double& x : value(o.to)) x = cap * std::tanh(x / cap);
+}
+
 void Executor::run(const op::Attend& o) {
   const AttentionShape& shape = p_.attention;
   LayerCache& cache = cache_[static_cast<size_t>(o.layer)];
-  const int64_t width = columns(o.q), kv_width = int64_t{shape.kv_heads} * shape.head_dim;
+  const int64_t e = shape.head_dim_of(o.layer), hk = shape.kv_heads_of(o.layer), width = columns(o.q),
+                kv_width = hk * e;
   std::vector<double> to;
   for (int64_t i = 0; i < rows(); ++i) {
     const Row& row = rows_[static_cast<size_t>(i)];
@@ -177,7 +218,7 @@ void Executor::run(const op::Attend& o) {
       values.insert(values.end(), v.begin(), v.end());
     }
     const std::vector<double> attended =
-        attention(row_of(value(o.q), i, width), keys, values, row.position, shape.heads, shape.kv_heads, shape.head_dim,
+        attention(row_of(value(o.q), i, width), keys, values, row.position, shape.heads, hk, e,
                   shape.layers[static_cast<size_t>(o.layer)].window,
                   o.sinks < 0 ? std::span<const double>() : w_.norms[static_cast<size_t>(o.sinks)]);
     to.insert(to.end(), attended.begin(), attended.end());

@@ -66,6 +66,12 @@ class Executor {
   void run(const op::AddNorm& o);
   void run(const op::Product& o);
   void run(const op::Heads& o);
+  void run(const op::Queries& o);
+  void run(const op::NormHeads& o);
+  void run(const op::Columns& o);
+  void run(const op::Clear& o);
+  void run(const op::Scale& o);
+  void run(const op::Softcap& o);
   void run(const op::Attend& o);
   void run(const op::GateHeads& o);
   void run(const op::SplitGate& o);
@@ -102,7 +108,8 @@ class Executor {
   int64_t columns(ValueId id) const { return p_.values[static_cast<size_t>(id)].columns; }
   std::vector<double> product(const Matrix& matrix, std::span<const double> x) const;
   const Matrix& expert(ExpertsId id, int64_t expert) const;
-  void prepare(std::span<double> heads, int64_t count, NormId norm, const Rotation& rotation, int64_t position) const;
+  // Norms and turns heads of a layer.
+  void prepare(std::span<double> heads, int layer, NormId norm, int64_t position) const;
   double query_factor(int64_t position) const;
   int64_t place(const Row& row, int64_t position) const;  // of a position's key in the cache, counted in positions
 

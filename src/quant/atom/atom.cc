@@ -70,6 +70,7 @@ void check_can_keep(const ModelConfig& c, const FormatSpec& spec) {
   only(c.experts == 0, "mixture of experts");
   only(delta_layers(c).empty(), "gated delta nets");
   only(!c.blocks.attention_gate, "gate on attention's output");
+  only(!c.blocks.layer_scalar, "layers, whose heads differ");
   for (const Stop& stop : stops_of(c, 0)) {
     const int64_t in = shape_of(c, {0, stop.roles.front()})[1];
     check(

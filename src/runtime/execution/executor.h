@@ -59,9 +59,7 @@ class Executor {
   }
   // Runs operations up to a Route and returns the experts that the rows chose to the host.
   const Routes& run_route(OpRange range) {
-    host_routes_ = true;
-    run(range);
-    host_routes_ = false;
+    host_routes_ = true, run(range), host_routes_ = false;
     return b_.routes();
   }
 
@@ -113,6 +111,7 @@ class Executor {
     return output.to == p_.draft_logits ? *w_.draft_head.rows : *w_.linears[static_cast<size_t>(output.weight)];
   }
   const Matrix& norm(NormId id) const { return w_.norms[static_cast<size_t>(id)]; }
+  const Matrix* norm_if(NormId id) const { return id < 0 ? nullptr : &norm(id); }
   const typename Weights<B>::Delta& delta(int id) const { return w_.deltas[static_cast<size_t>(id)]; }
   const typename B::Experts& experts(ExpertsId id) const { return w_.experts[static_cast<size_t>(id)]; }
   bool is_prepared(ValueId id) const { return p_.values[static_cast<size_t>(id)].prepared; }
@@ -157,9 +156,14 @@ class Executor {
     b_.linear(acts, {outputs, count});
   }
   void run(const op::Heads& o) {
-    b_.rope_append(matrix(o.q), matrix(o.k), matrix(o.v), o.q_norm < 0 ? nullptr : &norm(o.q_norm),
-                   o.k_norm < 0 ? nullptr : &norm(o.k_norm), cache_, o.layer);
+    b_.rope_append(matrix(o.q), matrix(o.k), matrix(o.v), norm_if(o.q_norm), norm_if(o.k_norm), cache_, o.layer);
   }
+  void run(const op::Queries& o) { b_.turn_queries(matrix(o.q), norm_if(o.norm), cache_, o.layer); }
+  void run(const op::NormHeads& o) { b_.norm_heads(matrix(o.from), norm(o.weight), o.eps, matrix(o.to), o.adds); }
+  void run(const op::Columns& o) { b_.columns(matrix(o.from), o.first, matrix(o.to)); }
+  void run(const op::Clear& o) { b_.clear(matrix(o.to)); }
+  void run(const op::Scale& o) { b_.scale(matrix(o.to), norm(o.factor)); }
+  void run(const op::Softcap& o) { b_.softcap(matrix(o.to), logit_count_, o.cap); }
   void run(const op::Attend& o) {
     keep(o.to, b_.attend(matrix(o.q), cache_, o.layer, o.sinks < 0 ? nullptr : &norm(o.sinks)));
   }

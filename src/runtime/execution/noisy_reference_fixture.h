@@ -96,8 +96,20 @@ class NoisyExecutor {
   void run(const op::Heads& o) {
     disturb(o.k, kFunctionTerms);
     run_exactly();
-    disturb(o.q, kFunctionTerms + program_.attention.head_dim);
+    disturb(o.q, kFunctionTerms + program_.attention.head_dim_of(o.layer));
   }
+  void run(const op::Queries& o) {
+    run_exactly();
+    disturb(o.q, kFunctionTerms + program_.attention.head_dim_of(o.layer));
+  }
+  void run(const op::NormHeads& o) {
+    if (o.adds) return run_adding(o.to, kFunctionTerms);
+    run_exactly(), disturb(o.to, kFunctionTerms);
+  }
+  void run(const op::Columns&) { run_exactly(); }
+  void run(const op::Clear&) { run_exactly(); }
+  void run(const op::Scale& o) { run_exactly(), disturb(o.to, 1); }
+  void run(const op::Softcap& o) { run_exactly(), disturb(o.to, kFunctionTerms); }
   void run(const op::Attend& o) {
     run_exactly();
     disturb(o.to, kFunctionTerms + static_cast<double>(*std::ranges::max_element(positions_)));

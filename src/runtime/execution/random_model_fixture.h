@@ -15,8 +15,9 @@ namespace fidelio {
 
 // Names the limits that a backend sets to a model's shape.
 struct ShapeLimits {
-  int head_multiple = 2;    // of the columns of a head
-  int column_multiple = 1;  // of the columns of all other values but logits
+  int head_multiple = 2;     // of the columns of a head
+  int column_multiple = 1;   // of the columns of all other values but logits
+  bool heads_alike = false;  // all layers have heads of one size
 };
 
 class Draw {
@@ -100,6 +101,47 @@ inline void draw_other_mlps(Draw& draw, ModelConfig& c) {
   c.kinds = kinds;
 }
 
+// Gives layers heads of their own, or the keys and values of an earlier layer.
+inline void draw_heads(Draw& draw, const ShapeLimits& limits, ModelConfig& c) {
+  std::vector<LayerKind> kinds;
+  for (int layer = 0; layer < c.L; ++layer) kinds.push_back(kind_of(c, layer));
+  for (int layer = 0; layer < c.L; ++layer) {
+    LayerKind& kind = kinds[static_cast<size_t>(layer)];
+    if (const int from = draw.between(0, c.L); from < layer && kinds[static_cast<size_t>(from)].keys_of < 0) {
+      kind = kinds[static_cast<size_t>(from)];
+      kind.keys_of = from, kind.keys_as_values = false;
+      continue;
+    }
+    kind.keys_as_values = draw.one_in(2);
+    if (limits.heads_alike || draw.one_in(2)) continue;
+    kind.kv_heads = c.h / c.hk;  // another divisor of the heads
+    do kind.head_dim = draw.of({4, 6, 10, 16, 48});
+    while (c.rotary > kind.head_dim);
+  }
+  c.kinds = kinds;
+}
+
+// Gives a model what Gemma 4 has.
+inline void draw_further_parts(Draw& draw, const ShapeLimits& limits, ModelConfig& c) {
+  c.blocks.attention_gate = false;
+  if (c.blocks.qk_norm == QkNorm::width) c.blocks.qk_norm = QkNorm::head;
+  for (Rope* rope : {&c.rope, c.local_rope ? &*c.local_rope : &c.rope}) {
+    if (rope->type == RopeType::longrope) rope->type = RopeType::plain, rope->attention_factor = 1;
+    if (draw.one_in(3)) rope->type = RopeType::proportional, rope->turned_share = draw.uniform();
+  }
+  c.blocks.value_norm = draw.one_in(2), c.blocks.layer_scalar = draw.one_in(2);
+  if (draw.one_in(2)) c.logit_cap = 0.5 + 2 * draw.uniform();
+  draw_heads(draw, limits, c);
+  if (c.experts == 0) {
+    if (draw.one_in(2)) return;
+    c.residual_scale = 1, c.per_layer = draw.of({2, 8, 13, 40}), c.per_layer_scale = 0.5 + draw.uniform();
+    round_up(c.per_layer, limits.column_multiple);
+  } else if (c.shared_f > 0) {
+    c.blocks.experts = ExpertFiles::beside, c.blocks.shared_gate = false;
+    c.blocks.norm_after = true;
+  }
+}
+
 // Draws how a model's router chooses experts, and how many there are in groups.
 inline void draw_router(Draw& draw, ModelConfig& c) {
   c.router.scoring = draw.of({Scoring::softmax, Scoring::sigmoid});
@@ -154,7 +196,10 @@ inline ModelConfig random_config(Draw& draw, const ShapeLimits& limits) {
     if (limits.column_multiple > 1) c.kept_columns = limits.column_multiple;
   }
   c.blocks.attention_gate = draw.one_in(3);
-  if (draw.one_in(3)) draw_delta_nets(draw, limits, c);
+  if (draw.one_in(3))
+    draw_delta_nets(draw, limits, c);
+  else if (!c.rotated && c.kept_columns == 0 && draw.one_in(2))
+    draw_further_parts(draw, limits, c);
   return c;
 }
 
@@ -247,7 +292,7 @@ inline RandomModel random_model(uint64_t seed, const ShapeLimits& limits) {
                                         shape[0], shape[1], has_bias(m.config, id.role)));
   }
   for (const NormWeight& norm : m.program.norms) {
-    m.norms.emplace_back(static_cast<size_t>(norm_size(m.config, norm.norm)));
+    m.norms.emplace_back(static_cast<size_t>(norm_size(m.config, norm.layer, norm.norm)));
     for (float& v : m.norms.back()) v = static_cast<float>((0.5 + draw.uniform()) * norm.factor);
   }
   for (size_t i = 0; i < m.program.routers.size(); ++i) {

@@ -89,7 +89,29 @@ std::vector<Damage> damages() {
                 change<op::Heads>(p, [](op::Heads& o) { return std::swap(o.q_norm, o.k_norm), o.q_norm >= 0; });
        }},
       {"attention to the cache of the first layer",
-       [](Program& p) { return change<op::Attend>(p, [](op::Attend& o) { return std::exchange(o.layer, 0) != 0; }); }},
+       [](Program& p) {
+         return p.attention.is_uniform() &&
+                change<op::Attend>(p, [](op::Attend& o) { return std::exchange(o.layer, 0) != 0; });
+       }},
+      {"the epsilon of norms of values twice as large",
+       [](Program& p) {
+         return change<op::NormHeads>(p, [](op::NormHeads& o) { return o.eps *= 3, o.eps > 1e-5f && !o.adds; });
+       }},
+      {"the first layer's part of a token's row in all layers",
+       [](Program& p) {
+         return change<op::Columns>(p, [](op::Columns& o) { return std::exchange(o.first, 0) != 0; });
+       }},
+      {"logits capped at 1 in 1,000 more",
+       [](Program& p) { return change<op::Softcap>(p, [](op::Softcap& o) { return o.cap *= 1.001f, true; }); }},
+      {"layers scaled by each other's numbers",  // a norm hides the last one
+       [](Program& p) {
+         std::vector<NormId> factors;
+         change<op::Scale>(p, [&](op::Scale& o) { return factors.push_back(o.factor), true; });
+         return change<op::Scale>(p, [&](op::Scale& o) {
+           const NormId last = factors.back();
+           return factors.pop_back(), std::exchange(o.factor, last) != last;
+         });
+       }},
       {"the other function of gates",
        [](Program& p) {
          return change<op::Gated>(p, [](op::Gated& o) {

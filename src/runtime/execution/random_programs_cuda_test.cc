@@ -10,7 +10,7 @@ TEST(RandomProgramCuda, FastEqualsSlow) {
   if (const auto why = no_gpu()) GTEST_SKIP() << *why;
   RandomPrograms<Cuda> programs;
   programs.make = [](uint64_t, bool) { return Cuda(Cuda::Options{}); };
-  programs.limits = {.head_multiple = 8, .column_multiple = 8};
+  programs.limits = {.head_multiple = 8, .column_multiple = 8, .heads_alike = true};
   programs.product_rounding = 8;  // kernels/cuda/linear/dense/exact.h
   expect_fast_equals_slow(programs);
 }

@@ -74,7 +74,7 @@ inline void check_finite(const Checkpoint& checkpoint, const std::string& name, 
 template <Backend B>
 typename B::Matrix load_norm(B& b, const Checkpoint& checkpoint, const NormWeight& which) {
   std::vector<float> values = checkpoint.norm(which.layer, which.norm);
-  check_finite(checkpoint, norm_name(checkpoint.config(), which.layer, which.norm), values);
+  if (has_weight(which.norm)) check_finite(checkpoint, norm_name(checkpoint.config(), which.layer, which.norm), values);
   for (float& value : values) value *= which.factor;
   typename B::Matrix m = b.allocate(1, static_cast<int64_t>(values.size()));
   b.upload(values, m);

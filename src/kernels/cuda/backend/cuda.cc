@@ -50,6 +50,9 @@ Cuda::Matrix Cuda::allocate(int64_t rows, int64_t columns) {
 }
 
 Cuda::KvCache Cuda::allocate_cache(const AttentionShape& shape, int64_t pages, KvFormat format) {
+  check(shape.is_uniform(),
+        "the CUDA backend needs heads of one size in all layers; this model's layers differ in theirs, as Gemma 4's "
+        "do: run it on the CPU (leave --device out)");
   check(shape.heads % shape.kv_heads == 0, "{} heads cannot share {} kv heads evenly", shape.heads, shape.kv_heads);
   check(shape.head_dim % 8 == 0 && shape.head_dim <= 256,
         "the CUDA backend needs a head dim that 8 divides, 256 at most, not {}", shape.head_dim);

@@ -130,14 +130,16 @@ class Cuda {
   void repeat(uint64_t what, const std::function<void()>& work);
   void rope_append(Matrix& q, Matrix& k, const Matrix& v, const Matrix* q_norm, const Matrix* k_norm, KvCache& cache,
                    int layer);
+  void turn_queries(Matrix& q, const Matrix* q_norm, const KvCache& cache, int layer);
+  void norm_heads(const Matrix& x, const Matrix& weight, float eps, Matrix& y, bool adds);
   Acts attend(const Matrix& q, const KvCache& cache, int layer, const Matrix* sinks = nullptr);
+  void columns(const Matrix& x, int64_t first, Matrix& y);
+  void clear(Matrix& x);
+  void scale(Matrix& x, const Matrix& factor);
+  void softcap(Matrix& x, int64_t rows, float cap);
   void split_gate(const Matrix& x, Matrix& q, Matrix& gate);
   Acts gate_heads(Acts acts, const Matrix& gate);
-  Matrix pack_convolution(std::span<const float> weight, int64_t channels) {  // as it is: (channels, kernel)
-    Matrix packed = allocate(channels, std::ssize(weight) / channels);
-    upload(weight, packed);
-    return packed;
-  }
+  Matrix pack_convolution(std::span<const float> weight, int64_t channels);  // as it is: (channels, kernel)
   void convolve(const Matrix& x, const Matrix& weight, Matrix& y, States& states, int layer);
   void delta_rule(const Matrix& x, const Matrix& b, const Matrix& a, const Matrix& decay, Matrix& y, States& states,
                   int layer);

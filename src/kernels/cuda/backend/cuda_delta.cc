@@ -74,6 +74,12 @@ void Cuda::State::point_to_states() {
   delta.slots = ids;  // the lists count from the table's beginning
 }
 
+Cuda::Matrix Cuda::pack_convolution(std::span<const float> weight, int64_t channels) {
+  Matrix packed = allocate(channels, std::ssize(weight) / channels);
+  upload(weight, packed);
+  return packed;
+}
+
 void Cuda::convolve(const Matrix& x, const Matrix& weight, Matrix& y, States& states, int layer) {
   State& s = *state_;
   assert(weight.rows == x.columns && y.columns == x.columns && states.shape.channels == x.columns);

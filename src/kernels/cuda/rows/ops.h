@@ -50,6 +50,15 @@ void rms_norm(Stream stream, const float* x, const int32_t* rows, const float* w
 // Computes y = function(gate) * up, where y may be `up`. It is also prepared as in rms_norm().
 void gated(Stream stream, const Gating& how, const float* gate, const float* up, int64_t n, int64_t d, float* y,
            const PreparedRows& prepared);
+// Computes y (n, heads, e) = or += x / sqrt(mean(x^2) + eps) * weight (e), head by head; x and y may be the same.
+void norm_heads(Stream stream, const float* x, const float* weight, float eps, int64_t n, int heads, int e, float* y,
+                bool adds);
+// Copies the columns [first, first + count) of x (n, from_columns) to y (n, count).
+void columns(Stream stream, const float* x, int64_t n, int64_t from_columns, int64_t first, int64_t count, float* y);
+// These change values in place: x * the one number at `factor`, cap * tanh(x / cap), and 0.
+void scale(Stream stream, const float* factor, int64_t values, float* x);
+void softcap(Stream stream, float cap, int64_t values, float* x);
+void clear(Stream stream, int64_t values, float* x);
 // Multiplies rows of x (n, columns), in place, by Hadamard matrices in blocks of core * part columns
 // (cpu/kernel_set.h, TurnArgs). A block must fit shared memory; sm_80 and sm_90 have enough for this width.
 constexpr int64_t kWidestTurn = 40960;
