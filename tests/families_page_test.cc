@@ -66,7 +66,7 @@ void write_zeros(const std::string& folder, const ModelConfig& config) {
     tensors.push_back(to_write(name, OwnedTensor::allocate(DType::bf16, shape)));
   };
   for (LinearId id : linears_of(config)) add(file_module_name(config, id) + ".weight", shape_of(config, id));
-  for (const auto& [layer, norm] : norms_of(config)) add(norm_name(config, layer, norm), {norm_size(config, norm)});
+  for (const auto& [layer, norm] : norms_of(config)) add(norm_name(config, layer, norm), {norm_size(config, layer, norm)});
   for (const auto& [name, shape] : tensors_of_routers(config)) add(name, shape);
   write_sharded_safetensors(folder, tensors, 1'000'000'000, {{"format", "pt"}});
 }

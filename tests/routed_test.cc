@@ -59,7 +59,7 @@ void write_routed(const std::string& folder, const std::string& family) {
       add(file_module_name(c, id) + ".weight", shape, 0, 1 / std::sqrt(static_cast<double>(shape[1])));
       if (has_bias(c, id.role)) add(bias_name(id), {shape[0]}, 0, 0.1);
     }
-  for (const auto& [layer, norm] : norms_of(c)) add(norm_name(c, layer, norm), {norm_size(c, norm)}, 1, 0.2);
+  for (const auto& [layer, norm] : norms_of(c)) add(norm_name(c, layer, norm), {norm_size(c, layer, norm)}, 1, 0.2);
   for (const auto& [name, shape] : tensors_of_routers(c)) add(name, shape, 0, 0.1);
   write_sharded_safetensors(folder, tensors, 1'000'000'000, {{"format", "pt"}});
 }
@@ -93,7 +93,7 @@ TEST_P(RoutedModels, AreCompressedAndCertified) {
   const Checkpoint source = Checkpoint::open(folder / "source"), plan = Checkpoint::open(folder / "plan");
   const ModelConfig& c = source.config();
   int64_t fixed = 0;
-  for (const auto& [layer, norm] : norms_of(c)) fixed += 2 * norm_size(c, norm);
+  for (const auto& [layer, norm] : norms_of(c)) fixed += 2 * norm_size(c, layer, norm);
   for (LinearId id : fixed_linears_of(c)) fixed += 2 * shape_of(c, id).elements();
   for (const auto& [name, shape] : tensors_of_routers(c)) fixed += 2 * shape.elements();
   for (LinearId id : linears_of(c))

@@ -168,7 +168,7 @@ TEST(HfRouters, MiniMaxTurnsSomeColumns) {
   EXPECT_EQ(c.router, (Router{.scoring = Scoring::sigmoid, .corrected = true}));
   EXPECT_TRUE(c.renormalised);
   EXPECT_EQ(rotary_columns(c), 64);
-  EXPECT_EQ(norm_size(c, Norm::q), 48 * 128);
+  EXPECT_EQ(norm_size(c, 0, Norm::q), 48 * 128);
   EXPECT_EQ(router_name(c, 3, RouterTensor::correction), "model.layers.3.block_sparse_moe.e_score_correction_bias");
   Json whole = json;
   whole.erase("rotary_dim");
