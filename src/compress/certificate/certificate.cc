@@ -272,10 +272,14 @@ Certificate certificate_from_json(const json& from, const std::string& of) {
   }
 }
 
+bool has_certificate(const Checkpoint& checkpoint) {
+  const json provenance = json::parse(checkpoint.provenance());
+  return provenance.is_object() && provenance.contains("certificate");
+}
+
 Certificate read_certificate(const Checkpoint& checkpoint) {
   const json provenance = json::parse(checkpoint.provenance());
-  check(provenance.is_object() && provenance.contains("certificate"),
-        "{} carries no certificate; `fidelio compress` writes one", checkpoint.folder());
+  check(has_certificate(checkpoint), "{} carries no certificate; `fidelio compress` writes one", checkpoint.folder());
   Certificate c = certificate_from_json(provenance["certificate"], checkpoint.folder());
   const int64_t most = checkpoint.config().max_positions;
   check(c.context >= 2 && c.context <= most,

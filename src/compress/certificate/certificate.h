@@ -118,6 +118,8 @@ nlohmann::json to_json(const Certificate& certificate);
 // Throws Error naming `of` (a file, a report) where the JSON is no certificate, is damaged, or is of another schema.
 Certificate certificate_from_json(const nlohmann::json& json, const std::string& of);
 
+// Tells whether a checkpoint carries a certificate, which may still be damaged.
+bool has_certificate(const Checkpoint& checkpoint);
 // The certificate in a checkpoint's provenance. Throws Error for a checkpoint without one and for a damaged one.
 Certificate read_certificate(const Checkpoint& checkpoint);
 

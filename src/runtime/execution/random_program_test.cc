@@ -199,7 +199,7 @@ TEST_P(DamagedProgram, IsFoundOut) {
   constexpr int kTried = 6;
   const RandomPrograms<Cpu> programs = on_cpu();
   int tried = 0, found = 0;
-  for (uint64_t seed = 0; tried < kTried && seed < 200; ++seed) {
+  for (uint64_t seed = 0; tried < kTried && seed < 300; ++seed) {
     bool applies = false;
     const auto result = programs.run(seed, [&](Program& program) { return applies = GetParam().damage(program); });
     tried += applies ? 1 : 0, found += result.deviating > 0 ? 1 : 0;

@@ -1,41 +1,23 @@
 // This file is the verb `certify`, which measures again what the certificate of a model claims, or certifies it on
-// other texts.
+// other texts. A model without a certificate is certified by certify_file.cc.
 #include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
 #include <set>
 
-#include "app/about.h"
-#include "app/options/card.h"
-#include "app/options/common.h"
-#include "app/options/texts.h"
-#include "app/verbs/eval_draft.h"
-#include "compress/card/card_block.h"
-#include "compress/certificate/certify.h"
+#include "app/certify/certify.h"
 #include "compress/certificate/dealt.h"
 #include "compress/certificate/seal.h"
 #include "compress/inputs/own_text.h"
 #include "compress/inputs/run_texts.h"
-#include "compress/page.h"
-#include "core/file.h"
 #include "core/foreign/foreign_text.h"
-#include "core/progress.h"
-#include "core/thread_pool.h"
 #include "io/checkpoint_files.h"
 #include "runtime/texts/bundled.h"
 #include "runtime/texts/words.h"
 
 namespace fidelio::app {
 namespace {
-
-struct Certify {
-  RunOptions run;
-  std::string reference, json, page, card, card_block;
-  std::vector<std::string> texts;
-  int64_t answers = -1;  // -1 means as many as the certificate has.
-  DraftOptions draft;
-};
 
 std::optional<UsedTexts> used_texts(const TextModel& model) {
   return UsedTexts::read(nlohmann::json::parse(model.checkpoint.provenance()), model.checkpoint.folder());
@@ -85,75 +67,6 @@ void check_not_used(const Certify& o, const TextModel& model, const TextSet& set
   }
 }
 
-// Returns the options with which the model was certified.
-RunnerOptions as_certified(const Certify& o, const Certificate& claim) {
-  RunnerOptions options = runner_options(o.run);
-  options.mode = parse_activations(claim.activations);
-  options.kv = parse_kv(claim.kv);
-  options.max_rows = std::max<int64_t>(2048, claim.context);
-  options.cache_tokens = 2 * options.max_rows;
-  options.context = claim.context;
-  return options;
-}
-
-// Measures, if there is a --draft, how often the model accepts the draft's guesses, on the first windows of the
-// documents. It does not affect any token.
-void add_draft_to(Certificate& certificate, const Certify& o, const TextModel& model, const Certificate& claim,
-                  const TextSet& set) {
-  constexpr size_t kTexts = 16;
-  if (o.draft.draft == "off") return;
-  std::vector<EvalText> texts(set.texts.begin(),
-                              set.texts.begin() + static_cast<int64_t>(std::min(kTexts, set.texts.size())));
-  WindowOptions windows;
-  windows.context = claim.context;
-  RunnerOptions options = as_certified(o, claim);
-  options.cache_tokens = std::max<int64_t>(options.cache_tokens, 8 * claim.context);
-  certificate.draft = certified_draft(measure_draft("certify", o.run, model, texts, windows, options, {o.draft, 1}));
-}
-
-struct Measurements {
-  FidelityReport report;
-  std::optional<WholeAnswers> answers{};
-};
-// Measures the model as it was certified, beside its reference.
-Measurements measure(const Certify& o, const TextModel& model, const Checkpoint& reference, const Certificate& claim,
-                     const TextSet& set, std::unique_ptr<Runner>& served) {
-  RunnerOptions options = as_certified(o, claim);
-  served = make_runner(o.run, model.checkpoint, options);
-  options.kv = KvFormat::f32;
-  const auto exact = make_runner(o.run, reference, options);
-  ThreadPool pool(o.run.threads);
-  CompareOptions compare;
-  compare.windows.context = claim.context;
-  compare.candidate_mode = options.mode;
-  compare.sampling = recommended_sampling(GenerationDefaults::load(reference.texts()));
-  set_words_on_interrupt("Nothing is kept of a certificate half measured; the same command begins anew.");
-  std::unique_ptr<Progress> progress;
-  int64_t before = 0;
-  Measurements found{compare_models(*exact, *served, set.texts, compare, pool, [&](int64_t done, int64_t total) {
-    if (!progress) progress = std::make_unique<Progress>("certify", total);
-    progress->advance(done - std::exchange(before, done));
-  })};
-  const int64_t answers = o.answers >= 0 ? o.answers : claim.answers ? claim.answers->prompts : 0;
-  if (answers > 0)
-    found.answers = measure_answers(
-        *exact, *served, answer_prompts(model.tokenizer, model.chat ? &*model.chat : nullptr, set, answers),
-        {.candidate_mode = options.mode,
-         .max_tokens = claim.answers ? claim.answers->max_tokens : AnswerOptions{}.max_tokens,
-         .stop_ids = model.stop_ids});
-  return found;
-}
-
-std::string ear_text(const Estimate& e) {
-  return fmt::format("EAR {:.5f} [{:.5f}, {:.5f}]", e.value, e.ci95.low, e.ci95.high);
-}
-
-std::string names_text(const std::vector<std::string>& files) {
-  std::vector<std::string> names;
-  for (const std::string& file : files) names.push_back(folder_name(parse_text_source(file).path));
-  return fmt::format("{}", fmt::join(names, ", "));
-}
-
 // Says which of two certificates claims less, and which is more precise.
 std::string compared(const Certificate& stored, const Certificate& own) {
   const Estimate &mine = own.promised.ear, &its = stored.promised.ear;
@@ -175,45 +88,9 @@ std::string compared(const Certificate& stored, const Certificate& own) {
 }
 
 std::string promised_text(const Certificate& c) {
-  return fmt::format("{} ({}), KL {:.6f}", ear_text(c.promised.ear), c.promised.domain, c.promised.kl.value);
-}
-
-nlohmann::json documents_json(const std::vector<DocumentFidelity>& documents) {
-  nlohmann::json all = nlohmann::json::array();
-  for (const DocumentFidelity& d : documents) all.push_back(to_json(d));
-  return all;
-}
-
-void write_page(const Certify& o, const std::string& verdict, const Certificate& certificate, bool kept,
-                const std::vector<DocumentFidelity>& documents) {
-  if (!o.page.empty())
-    write_file_atomically(o.page,
-                          certify_page(folder_name(o.run.model), verdict, certificate, kept, documents, made_by()));
-}
-
-// Writes the model's card with this certificate in it.
-void write_card_of(const Certify& o, const TextModel& model, const Certificate& certificate, bool kept) {
-  if (o.card.empty() && o.card_block.empty()) return;
-  CardFacts facts = facts_of_run(model.checkpoint, model.checkpoint.texts());
-  facts.certificate = certificate;
-  facts.kept = kept;
-  if (const std::string by = lower_case(model.checkpoint.quantised_by()); !by.empty()) facts.target = by;
-  if (!o.card.empty()) write_file_atomically(o.card, model_card(facts));
-  if (!o.card_block.empty()) write_file_atomically(o.card_block, card_block(facts));
-}
-
-// Returns the figures that miss the target, with the target and the domain.
-std::string not_met(const Certificate& measured) {
-  const PromisedFigures& p = measured.promised;
-  std::vector<std::string> asked;
-  if (measured.target.ear) asked.push_back(fmt::format("EAR of at least {:g}", *measured.target.ear));
-  if (measured.target.kl) asked.push_back(fmt::format("KL of at most {:g}", *measured.target.kl));
-  if (measured.target.top1)
-    asked.push_back(fmt::format("the same first choice {:g} of the time", *measured.target.top1));
-  return fmt::format(
-      "measured is {}, KL {:.6f} [{:.6f}, {:.6f}], top1 {:.5f} [{:.5f}, {:.5f}] of {}; {}", ear_text(p.ear), p.kl.value,
-      p.kl.ci95.low, p.kl.ci95.high, p.top1.value, p.top1.ci95.low, p.top1.ci95.high, p.domain,
-      asked.empty() ? "it claims otherwise" : fmt::format("its target is {}", fmt::join(asked, " and ")));
+  const Estimate& ear = c.promised.ear;
+  return fmt::format("EAR {:.5f} [{:.5f}, {:.5f}] ({}), KL {:.6f}", ear.value, ear.ci95.low, ear.ci95.high,
+                     c.promised.domain, c.promised.kl.value);
 }
 
 // Makes a second certificate, on the user's own documents, of which it uses as many as the stored one may have.
@@ -225,7 +102,7 @@ void certify_own_text(const Certify& o, const TextModel& model, const Checkpoint
                                                             [&](const std::string& note) { left_out.push_back(note); });
   const TextSet set = text_set(units_of(corpus, claim.context, names_text(o.texts)), claim.context, kWindows);
   std::unique_ptr<Runner> served;
-  const auto [report, answers] = measure(o, model, reference, claim, set, served);
+  const auto [report, answers, unused] = measure_certified(o, model, reference, claim, set, false, served);
   Certificate own =
       make_certificate(claim.target, {report, set, claim.promise}, *served, claim.reference_sha256, o.texts);
   own.answers = answers;
@@ -264,7 +141,7 @@ void certify_again(const Certify& o, const TextModel& model, const Checkpoint& r
   check_not_used(o, model, set);
   const std::string not_dealt = check_dealt(claim, corpus, o.run.model);
   std::unique_ptr<Runner> served;
-  const auto [report, answers] = measure(o, model, reference, claim, set, served);
+  const auto [report, answers, unused] = measure_certified(o, model, reference, claim, set, false, served);
   Certificate measured = make_certificate(claim.target, {report, set, claim.promise, claim.ladder, claim.floor},
                                           *served, claim.reference_sha256, o.texts.empty() ? claim.texts : o.texts);
   measured.answers = answers;
@@ -365,8 +242,13 @@ void certify(const Certify& o) {
   check(o.card.empty() || !std::filesystem::exists(o.card),
         "--card {}: there is such a file, and it may be somebody's own; choose another name or remove it", o.card);
   const TextModel model = open_model(o.run.model);
-  const Certificate claim = read_certificate(model.checkpoint);
   const Checkpoint reference = Checkpoint::open(o.reference);
+  if (!has_certificate(model.checkpoint)) return certify_file(o, model, reference);
+  const Certificate claim = read_certificate(model.checkpoint);
+  check(o.target.empty() && o.context == 0,
+        "{} carries a certificate, which says what its target and windows are: leave out --ear, --kl, --top1 and "
+        "--context",
+        o.run.model);
   check_identity(o, model, reference, claim);
   const std::vector<std::string> edited = check_seal(o, model);
   check_takes_words(o.texts, model.chat ? &*model.chat : nullptr, o.run.model);
@@ -386,10 +268,13 @@ void certify(const Certify& o) {
 
 void add_certify(CLI::App& app) {
   auto o = std::make_shared<Certify>();
-  CLI::App* verb = app.add_subcommand("certify", "Measure a model's certificate again, or on text of your own");
+  CLI::App* verb = app.add_subcommand(
+      "certify",
+      "Measure a model's certificate again, or on text of your own, or certify what another program quantised");
   verb->footer(
       "Examples:\n  fidelio certify quill-99 --reference models/quill-26m\n"
-      "  fidelio certify quill-99 --reference models/quill-26m --text my.txt");
+      "  fidelio certify quill-99 --reference models/quill-26m --text my.txt\n"
+      "  fidelio certify somebodys-Q4_K_M.gguf --reference ORIGINAL --ear 0.98 --report page.html");
   add_model(*verb, o->run);
   verb->add_option("--reference", o->reference, "The original model")->required()->check(model_folder());
   verb->add_option(
@@ -399,6 +284,18 @@ void add_certify(CLI::App& app) {
           "the certificate's text has moved, give its new place; it is recognised by its SHA-256. The word tools "
           "is the calls of tools that come along, own the model's own answers that lie beside it")
       ->check(text_source_or_word());
+  verb->add_option("--ear", o->target.ear, "Of a file without a certificate: the overlap that its lower end must reach")
+      ->check(above_zero())
+      ->check(from_to(0, 1));
+  verb->add_option("--kl", o->target.kl,
+                   "Likewise: the KL divergence, in nats a token, that its upper end must not pass")
+      ->check(above_zero());
+  verb->add_option("--top1", o->target.top1,
+                   "Likewise: the share of greedy tokens that are the original's, as its lower end")
+      ->check(above_zero())
+      ->check(from_to(0, 1));
+  verb->add_option("--context", o->context,
+                   "Likewise: length of the windows of text (default: 512, or the model's context if that is shorter)");
   verb->add_option("--answers", o->answers,
                    "Greedy answers that are compared with the original's, word for word (default: as many as the "
                    "certificate has)")
