@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Checks what the compiler does not: the include rule between rooms (docs/design.md section 2), file sizes, leftovers,
 that files named in pages and comments are there, that the map has all rooms, that links between pages lead somewhere and their lines are
-short, and that docs/results.md is what its files give (tools/headlines.py).
+short, and that docs/results.md and docs/papers.md are what their files give (tools/headlines.py, tools/papers.py).
 
 Exits 1 and lists the places if a rule is broken."""
 import os
@@ -9,7 +9,7 @@ import re
 import sys
 
 import headlines
-
+import papers
 
 
 def rooms_of_the_build():
@@ -164,7 +164,7 @@ def rooms_off_the_map():
 
 
 def main():
-    broken = [*names_of_no_file(), *rooms_off_the_map(), *broken_pages(), *headlines.faults(), *long_comments()]
+    broken = [*names_of_no_file(), *rooms_off_the_map(), *broken_pages(), *headlines.faults(), *papers.faults(), *long_comments()]
     for folder, _, files in os.walk("src"):
         if len(files) > MAX_FILES:
             broken.append(f"{folder}: {len(files)} files, at most {MAX_FILES}: divide it")

@@ -4,7 +4,8 @@
     tools/study_activations.py models/quill-26m --work DIR [--device cuda] [--limit N] [-- OPTIONS OF compress]
 
 W: activations of 16 bits, as served by default; W+A: every linear's input has as many bits as its weight's codes (--activations
-aw). `compress --kl K` for each, then `recovery` with the same activations, which weights that are no codes do not see. Prints a
+aw). `compress --kl K` for each, then `recovery` with the same activations, which weights that are no codes do not see. The paper
+searches by evolution; here the knapsack does, which is faster and ends with fewer bits (docs/results/evolution.json). Prints a
 markdown table; DIR keeps every report, and what is there is not run again. Standard library only."""
 import argparse
 import json

@@ -172,7 +172,7 @@ def over_seeds(values, digits):
 
 
 def plans_table(found):
-    print("\n| candidates | way | measurements | seconds |" + "".join(f" KL at {b} bits | of single's |" for b in budgets) + "\n" + "|---" * (4 + 2 * len(budgets)) + "|")
+    print("\n| candidates | way | measurements | seconds |" + "".join(f" KL at {b} bits | of single's at {b} |" for b in budgets) + "\n" + "|---" * (4 + 2 * len(budgets)) + "|")
     for widths in sets:
         for label, names in families():
             tables = [read(table_of(widths, n)) for n in names if os.path.exists(table_of(widths, n))]

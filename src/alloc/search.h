@@ -1,5 +1,6 @@
 // This file searches for the smallest plan that meets a fidelity target (SLQ section 3.3). It predicts, builds,
-// measures and recalibrates until the measurement meets the target.
+// measures and recalibrates until the measurement meets the target. (SLQ's search ends with the prediction, on the
+// calibration text.)
 #pragma once
 #include <functional>
 #include <limits>

@@ -92,7 +92,8 @@ ConsumerRules rules_of(Consumer consumer) {
     case Consumer::fidelio:
       break;
   }
-  // 8-bit scales and groups of 64 are worth 10-14% of KL at equal size, grids 20-30% more up to 6 bits
+  // SLQ's candidates are asymmetric integers of 2 to 8 bits in groups of 128 with FP16 scales (int4g128z). 8-bit scales
+  // and groups of 64 are worth 10-14% of KL at equal size, grids 20-30% more up to 6 bits
   // (docs/results.md). The last is a quarter bit wider and a third of the KL less than the one before: a step before
   // BF16's sixteen.
   return {formats({"lut2g64", "lut3g64", "lut4g64", "int7g64zs8", "int8g64zs8", "int8g32zs8"}),

@@ -13,7 +13,8 @@
 // It is accepted with probability min(1, p(x) / q(x)) and otherwise replaced by a sample of max(p - q, 0). So the
 // distribution is the model's, but the text depends on what was drafted.
 //
-// engine/drafts/controller.h decides how many drafts are worth making.
+// QSpec accepts greedily and always drafts the same number of tokens. Here engine/drafts/controller.h decides how many
+// drafts are worth making, unless `adapt` is false.
 #pragma once
 #include <cstdint>
 

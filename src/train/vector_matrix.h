@@ -1,5 +1,6 @@
 // A VectorMatrix is a linear in vector codes while it is tuned: latents, scales, its own codebook or the model's, and
-// the corrections (train/vectors.h). matrix.h has it beside the other formats.
+// the corrections (train/vectors.h). matrix.h has it beside the other formats. SCVQ trains scales and corrections alone
+// and leaves codes and codebook as they are; rates of 0 for these two keep them here, too.
 #pragma once
 #include "train/codebook.h"
 

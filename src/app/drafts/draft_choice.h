@@ -9,6 +9,9 @@
 // model writes and on calibration text, and is tuned towards the model if that is asked for. All are also tried with a
 // draft vocabulary, a head of the most frequent tokens alone, where that saves something. Lookup costs nothing and is
 // always allowed beside them.
+//
+// QSpec drafts with 4-bit activations over the same weights. That is no kind here, because such activations cost what
+// 8-bit ones cost (step/reading.h); `--draft a4` of the verbs that generate has it for studies.
 #pragma once
 #include "app/drafts/draft_quality.h"
 #include "app/drafts/draft_tuning.h"

@@ -8,6 +8,9 @@
 //   check         That plan answers the other questions. The lower end of the accuracy that it keeps must be what was
 //                 asked for. If it is not, a larger plan is checked with twice the caution. After four failures the
 //                 target is refused.
+//
+// SLQ calibrates with all questions, takes the point without an interval, and has no check. A line through one point
+// promised too much (docs/results/algorithm-2.json).
 #include <algorithm>
 #include <cmath>
 

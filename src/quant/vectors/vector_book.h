@@ -1,5 +1,9 @@
 // This file fits the codebook of a block of a vector code: k-means weighted by salience, under the format's sign
 // symmetry, rounded to bytes.
+//
+// It departs from SCVQ in these. SCVQ tests how symmetric each of the eight axes is (Kolmogorov and Smirnov) and gives
+// the most symmetric ones a sign each. Here the signs of a format are fixed: one negates the whole vector, four negate
+// pairs of axes, and eight negate every axis. SCVQ has a scale for each centroid, and here a codebook has one.
 #pragma once
 #include <cstdint>
 #include <span>

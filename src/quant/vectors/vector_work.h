@@ -12,7 +12,8 @@
 
 namespace fidelio {
 
-// A VectorCorrection is added to a vector: whole numbers in [-127, 127] times an FP16 scale.
+// A VectorCorrection is added to a vector: whole numbers in [-127, 127] times an FP16 scale. (SCVQ stores eight FP16
+// numbers, which take nearly twice the bytes.)
 struct VectorCorrection {
   f16 scale{};
   int8_t value[kVectorDim] = {};

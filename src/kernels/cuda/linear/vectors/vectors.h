@@ -24,7 +24,8 @@
 // Activations times the column scales are rounded to whole numbers of 16 bits (24 if FP32 is asked for), with one
 // scale for every group of 128 vectors. They are multiplied as two (three) planes of bytes by the centroids' bytes;
 // one plane of a row of x is a column of the tensor cores' product. A span's sum is an exact integer. The order of
-// the rest depends on the weight alone, so a row of x gets the same bits in any batch.
+// the rest depends on the weight alone, so a row of x gets the same bits in any batch. (SCVQ multiplies in FP16, and
+// a second kernel adds its sparse matrix. Here the same launch adds the corrections.)
 #pragma once
 #include <cstdint>
 #include <span>
