@@ -110,7 +110,7 @@ const std::vector<BadInput> kBadInputs = {
     {"OneLayerMore", "config.json promises a layer the weights lack", "edit num_hidden_layers 5", "fidelio inspect bad", 1, {"model.layers.4"}},
     {"HugeContext", "a context beyond all memory, and an answer that fills it", "edit max_position_embeddings 2000000000", "fidelio generate bad --prompt Hi --max-tokens 1900000000", 1, {"out of memory"}},
     {"QuantisedByOthers", "a checkpoint quantised by another program", "edit use_cache 'true, \"quantization_config\": {\"quant_method\": \"bitsandbytes\"}'", "fidelio inspect bad", 1, {"bitsandbytes", "quantization_config"}},
-    {"QuantisedInFp8", "a checkpoint in FP8 by blocks", "edit use_cache 'true, \"quantization_config\": {\"quant_method\": \"fp8\"}'", "fidelio inspect bad", 1, {"fp8", "BF16 repository", "--format fp8"}},
+    {"QuantisedInFp8", "a config that says FP8, and weights that are not", "edit use_cache 'true, \"quantization_config\": {\"quant_method\": \"fp8\"}'", "fidelio inspect bad", 1, {"fp8", "no linear has tensors of it"}},
     {"NoWeights", "no weights", "copy; rm bad/model.safetensors", "fidelio inspect bad", 1, {"bad", "safetensors"}},
     {"PickledWeights", "weights in PyTorch's own form", "copy; mv bad/model.safetensors bad/pytorch_model.bin", "fidelio inspect bad", 1, {"pytorch_model.bin", "save_pretrained"}},
     {"TruncatedWeights", "truncated weights", "copy; rm bad/model.safetensors; head -c 1000000 model/model.safetensors > bad/model.safetensors", "fidelio inspect bad", 1, {"bad/model.safetensors"}},

@@ -4,8 +4,8 @@
 //
 //   what PATH is                                   what becomes of it
 //   a Hugging Face folder, or one of ours          as it is
-//   the same, quantised (compressed-tensors,       codes that int<b>g<k> and int<b>g<k>z hold exactly become those;
-//     GPTQ, AWQ)                                   others are decoded to F32, with a note
+//   the same, quantised (compressed-tensors,       codes that int<b>g<k>, int<b>g<k>z, fp4g16, mxfp4 and fp8 hold
+//     GPTQ, AWQ, ModelOpt, FP8)                    exactly become those; others are decoded to F32, with a note
 //   a .gguf file, or a folder with one and no      the same; config.json, tokenizer.json and the chat template are made
 //     config.json                                  from its metadata
 #pragma once

@@ -58,7 +58,7 @@ TEST_F(QuantisedFolder, OfTheCacheAloneIsPlain) {
   json changed = config;
   changed["quantization_config"] = {{"quant_method", "modelopt"}, {"quant_algo", "FP8"}, {"kv_cache_scheme", scheme}};
   put("/source/config.json", changed);
-  EXPECT_THAT(message("/source"), HasSubstr("quantised already, by modelopt"));
+  EXPECT_THAT(message("/source"), HasSubstr("says modelopt, but no linear has tensors of it"));
   changed["quantization_config"] = {{"quant_method", "compressed-tensors"},
                                     {"config_groups", json::object()},
                                     {"sparsity_config", {{"format", "sparse-24-bitmask"}}}};
@@ -72,7 +72,7 @@ TEST_F(QuantisedFolder, ModelOptsOwnFileIsRead) {
     put("/source/hf_quant_config.json", json{{"producer", {{"name", "modelopt"}}}, {"quantization", quantisation}});
   };
   with({{"quant_algo", "NVFP4"}, {"kv_cache_quant_algo", "FP8"}});
-  EXPECT_THAT(message("/source"), HasSubstr("quantised already, by modelopt"));
+  EXPECT_THAT(message("/source"), HasSubstr("says modelopt, but no linear has tensors of it"));
   with({{"quant_algo", nullptr}, {"kv_cache_quant_algo", "FP8"}});
   EXPECT_THAT(Checkpoint::open(root_ + "/source").notes(), ElementsAre(HasSubstr("keys and values")));
 }

@@ -8,6 +8,7 @@
 #include "core/foreign/json.h"
 #include "io/checkpoint.h"
 #include "io/hf_config.h"
+#include "io/quantised/floats.h"
 #include "io/quantised/mxfp4.h"
 #include "io/quantised/packed.h"
 
@@ -47,12 +48,18 @@ std::string layout_of(const json& config, const char* key, const char* otherwise
   return otherwise;
 }
 
-// This says how the modules of a method are found and opened.
+// This says how the modules of a method are found and opened. Opening sets `why` where the weights have to be decoded.
 struct Method {
   std::string name;
   std::vector<std::string> suffixes;  // A module with one of these tensors is quantised.
-  std::function<std::unique_ptr<PackedLinear>(const TensorFiles&, const Place&)> open;
+  std::function<ForeignLinear(const TensorFiles&, const Place&, std::string* why)> open;
 };
+
+// Returns a linear of integers as the format that holds them.
+ForeignLinear integers(std::shared_ptr<const PackedLinear> packed, std::string* why) {
+  const FormatSpec format = format_of(*packed, why);
+  return {format, [packed = std::move(packed), format] { return read(*packed, format); }};
+}
 
 // Returns the weights' part of every group of compressed-tensors that quantises weights.
 std::vector<json> quantised_weights(const json& config) {
@@ -68,11 +75,14 @@ std::vector<int> widths_of(const json& config, const std::string& where) {
   std::set<int> widths;
   for (const json& weights : quantised_weights(config)) {
     const json bits = weights.value("num_bits", json());
-    check(bits.is_number_integer() && bits >= 2 && bits <= 8 && text_of(weights, "type") == "int",
-          "{}: quantization_config: the weights of one of its groups are not integers of 2 to 8 bits, which alone are "
-          "read here, but {} of {} bits; give the original checkpoint, or one of integers (W4A16, W8A16)",
-          where, foreign(weights.value("type", json()).dump()), foreign(bits.dump()));
-    widths.insert(bits.get<int>());
+    const bool floats = text_of(weights, "type") == "float" && (bits == 4 || bits == 8);
+    check(
+        floats || (bits.is_number_integer() && bits >= 2 && bits <= 8 && text_of(weights, "type") == "int"),
+        "{}: quantization_config: the weights of one of its groups are neither integers of 2 to 8 bits nor floats of 4 "
+        "or 8, which alone are read here, but {} of {} bits; give the original checkpoint, or one of integers (W4A16, "
+        "W8A16)",
+        where, foreign(weights.value("type", json()).dump()), foreign(bits.dump()));
+    if (!floats) widths.insert(bits.get<int>());
   }
   return {widths.begin(), widths.end()};
 }
@@ -150,6 +160,22 @@ void find_group_sizes(const json& config, std::set<int>& sizes) {
   }
 }
 
+// Returns the size of FP8's blocks (rows, columns): 128 x 128 unless the configuration names another.
+std::pair<int64_t, int64_t> block_size(const json& config) {
+  std::vector<json> named = {config.value("weight_block_size", json())};
+  for (const json& weights : quantised_weights(config)) named.push_back(weights.value("block_structure", json()));
+  for (const json& size : named)
+    if (size.is_array() && size.size() == 2 && size[0].is_number_integer() && size[1].is_number_integer() &&
+        size[0] > 0 && size[1] > 0)
+      return {size[0].get<int64_t>(), size[1].get<int64_t>()};
+  return {128, 128};
+}
+
+// These methods keep weights as small floating-point numbers alone.
+bool keeps_floats(const std::string& method) {
+  return method == "fp8" || method == "fbgemm_fp8" || method == "modelopt";
+}
+
 Method method_of(const json& config, const std::string& where) {
   const std::string name = text_of(config, "quant_method");
   std::set<int> found;
@@ -158,22 +184,32 @@ Method method_of(const json& config, const std::string& where) {
   if (name == "compressed-tensors") {
     check_transforms(config, where);
     const std::vector<int> widths = widths_of(config, where);
-    return {name, {".weight_packed", ".weight_scale"}, [widths, sizes](const TensorFiles& files, const Place& place) {
-              return open_compressed(files, place, widths, sizes);
-            }};
+    return {
+        name,
+        {".weight_packed", ".weight_scale"},
+        [widths, sizes, blocks = block_size(config)](const TensorFiles& files, const Place& place, std::string* why) {
+          if (holds_floats(files, place.module)) return open_floats(files, place, blocks, why);
+          return integers(open_compressed(files, place, widths, sizes), why);
+        }};
   }
+  if (keeps_floats(name))
+    return {name,
+            {".weight_scale", ".weight_scale_inv"},
+            [blocks = block_size(config)](const TensorFiles& files, const Place& place, std::string* why) {
+              return open_floats(files, place, blocks, why);
+            }};
   if (name == "gptq") {
     const std::string format = layout_of(config, "checkpoint_format", "gptq");
     check(format == "gptq" || format == "gptq_v2" || format == "gptq_p",
           "{}: checkpoint_format {} is not supported; supported are gptq, gptq_v2 and gptq_p", where, format);
-    return {name, {".qweight"}, [format, sizes](const TensorFiles& files, const Place& place) {
-              return open_gptq(files, place, sizes, format == "gptq", format == "gptq_p");
+    return {name, {".qweight"}, [format, sizes](const TensorFiles& files, const Place& place, std::string* why) {
+              return integers(open_gptq(files, place, sizes, format == "gptq", format == "gptq_p"), why);
             }};
   }
   const std::string version = layout_of(config, "version", "gemm");
   check(version == "gemm", "{}: AWQ's version {} is not supported; supported is gemm", where, version);
-  return {name, {".qweight"}, [sizes](const TensorFiles& files, const Place& place) {
-            return open_awq(files, place, sizes);
+  return {name, {".qweight"}, [sizes](const TensorFiles& files, const Place& place, std::string* why) {
+            return integers(open_awq(files, place, sizes), why);
           }};
 }
 
@@ -200,8 +236,9 @@ Place place_of(const ModelConfig& c, LinearId id, const TensorFiles& files, cons
   return {};
 }
 
-// compressed-tensors may quantise activations too, which reading the weights ignores.
+// compressed-tensors and the methods of floats may quantise activations too, which reading the weights ignores.
 bool quantises_activations(const json& config) {
+  if (keeps_floats(text_of(config, "quant_method")) && !keeps_weights(config)) return true;
   if (const auto groups = config.find("config_groups"); groups != config.end() && groups->is_object())
     for (const auto& [name, group] : groups->items())
       if (group.is_object() && group.contains("input_activations") && group["input_activations"].is_object())
@@ -260,11 +297,9 @@ void read_linears(ModelSource& source, const Method& how, const json& quantisati
   for (LinearId id : linears_of(model)) {
     const Place place = place_of(model, id, *source.tensors, how.suffixes);
     if (place.module.empty()) continue;
-    const std::shared_ptr<const PackedLinear> packed = how.open(*source.tensors, place);
     std::string why;
-    const FormatSpec format = format_of(*packed, &why);
+    source.linears[id] = how.open(*source.tensors, place, &why);
     if (!why.empty()) ++decoded[why];
-    source.linears[id] = {format, [packed, format] { return read(*packed, format); }};
   }
   check(!source.linears.empty(), "{}: \"quantization_config\" says {}, but no linear has tensors of it", where,
         how.name);
@@ -294,7 +329,8 @@ ModelSource open_source(const std::string& folder) {
   const bool keeps = quantisation.is_object() && keeps_weights(quantisation);
   // MXFP4 is read of the one family that is released in it.
   const bool mxfp4 = method == "mxfp4" && text_of(config, "model_type") == "gpt_oss";
-  const bool read_here = method == "gptq" || method == "awq" || method == "compressed-tensors" || mxfp4;
+  const bool read_here =
+      method == "gptq" || method == "awq" || method == "compressed-tensors" || keeps_floats(method) || mxfp4;
   if (keeps || read_here) {
     check_not_sparse(quantisation, where);
     config.erase("quantization_config");

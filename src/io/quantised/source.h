@@ -1,5 +1,5 @@
-// This file opens a Hugging Face folder whose linears GPTQ, AWQ or compressed-tensors quantised, as a source
-// (io/model_source.h).
+// This file opens a Hugging Face folder whose linears GPTQ, AWQ, compressed-tensors, ModelOpt or the writers of
+// FP8 quantised, as a source (io/model_source.h).
 #pragma once
 #include <string>
 

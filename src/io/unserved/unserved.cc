@@ -118,14 +118,11 @@ constexpr Unserved kModels[] = {
 };
 
 constexpr Unserved kQuantisers[] = {
-    {"fp8 fbgemmfp8 ptpcfp8 finegrainedfp8 deepspeedfp",
-     "keeps weights in FP8 (E4M3, often by blocks of 128 x 128 as in DeepSeek's and Qwen's FP8 repositories)",
+    {"ptpcfp8 deepspeedfp", "keeps weights in FP8 of its own",
      "the BF16 repository of the same model, from which `quantize --format fp8` makes FP8 here"},
     {"bitsandbytes", "keeps weights in NF4, FP4 or INT8 of its own", "the repository it was made from"},
     {"mxfp4", "keeps weights in MXFP4, which is read of gpt-oss's experts alone",
      "a BF16 copy of the model, if there is one"},
-    {"modelopt nvfp4", "is NVIDIA's ModelOpt: NVFP4 or FP8",
-     "the BF16 repository, from which `quantize --format fp4g16` makes E2M1 in blocks of 16 here"},
     {"exl2 exl3 exllama", "is exllama's own, which exllama alone reads", "the repository it was made from"},
     {"hqq", "keeps groups along either axis, with zero points that are no integers", "the repository it was made from"},
     {"aqlm vptq quip quipsharp higgs spqr qtip", "keeps vectors of a codebook or lattice of its own",
@@ -215,7 +212,7 @@ std::string about_unread_quantiser(std::string_view method) {
   const Unserved* row = find_row(kQuantisers, method);
   const std::string what =
       row ? fmt::format(": it {}. Give {}.", row->what, row->nearest) : "; give the repository it was made from.";
-  return what + " Read are gptq, awq, compressed-tensors of integers, mxfp4 of gpt-oss, and GGUF";
+  return what + " Read are gptq, awq, compressed-tensors, fp8, fbgemm_fp8, modelopt, mxfp4 of gpt-oss, and GGUF";
 }
 
 std::string about_folder(const std::string& folder) {

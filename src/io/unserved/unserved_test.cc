@@ -114,11 +114,9 @@ TEST(Unserved, QuantisersAreNamedWithWhatToDo) {
   const auto by = [&](const std::string& method) {
     return refusal(R"("quantization_config":{"quant_method":")" + method + "\"}");
   };
-  const std::pair<const char*, const char*> methods[] = {{"fp8", "quantize --format fp8"},
-                                                         {"fbgemm_fp8", "E4M3"},
+  const std::pair<const char*, const char*> methods[] = {{"ptpc_fp8", "quantize --format fp8"},
                                                          {"bitsandbytes", "NF4"},
                                                          {"mxfp4", "gpt-oss"},
-                                                         {"modelopt", "NVFP4"},
                                                          {"exl2", "exllama"},
                                                          {"exl3", "exllama"},
                                                          {"hqq", "axis"},
@@ -131,14 +129,15 @@ TEST(Unserved, QuantisersAreNamedWithWhatToDo) {
                                                          {"marlin", "plain GPTQ"},
                                                          {"unheard-of", "the repository it was made from"}};
   for (const auto& [method, says] : methods)
-    EXPECT_THAT(by(method),
-                AllOf(HasSubstr(std::string("quantised already, by ") + method), HasSubstr(says),
-                      HasSubstr("Read are gptq, awq, compressed-tensors of integers, mxfp4 of gpt-oss, and GGUF")));
+    EXPECT_THAT(
+        by(method),
+        AllOf(HasSubstr(std::string("quantised already, by ") + method), HasSubstr(says),
+              HasSubstr(
+                  "Read are gptq, awq, compressed-tensors, fp8, fbgemm_fp8, modelopt, mxfp4 of gpt-oss, and GGUF")));
   // MLX writes the same object twice, without a method.
   EXPECT_THAT(refusal(R"("quantization":{"group_size":64,"bits":4},"quantization_config":{"group_size":64,"bits":4})"),
               AllOf(HasSubstr("by mlx"), HasSubstr("MLX's")));
   EXPECT_THAT(refusal(R"("quantization":{"group_size":64,"bits":4})"), HasSubstr("by mlx (key \"quantization\")"));
-  EXPECT_THAT(refusal(R"("quantization_config":{"quant_algo":"NVFP4"})"), HasSubstr("by modelopt"));
 }
 
 class UnservedFolder : public testing::Test {
