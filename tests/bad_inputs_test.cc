@@ -109,7 +109,7 @@ const std::vector<BadInput> kBadInputs = {
     {"HugeSize", "a size beyond reason in config.json", "edit vocab_size 2000000000", "fidelio inspect bad", 1, {"embed_tokens", "2000000000"}},
     {"OneLayerMore", "config.json promises a layer the weights lack", "edit num_hidden_layers 5", "fidelio inspect bad", 1, {"model.layers.4"}},
     {"HugeContext", "a context beyond all memory, and an answer that fills it", "edit max_position_embeddings 2000000000", "fidelio generate bad --prompt Hi --max-tokens 1900000000", 1, {"out of memory"}},
-    {"QuantisedByOthers", "a checkpoint quantised by another program", "edit use_cache 'true, \"quantization_config\": {\"quant_method\": \"bitsandbytes\"}'", "fidelio inspect bad", 1, {"bitsandbytes", "quantization_config"}},
+    {"QuantisedByOthers", "a checkpoint quantised by another program", "edit use_cache 'true, \"quantization_config\": {\"quant_method\": \"hqq\"}'", "fidelio inspect bad", 1, {"hqq", "quantization_config"}},
     {"QuantisedInFp8", "a config that says FP8, and weights that are not", "edit use_cache 'true, \"quantization_config\": {\"quant_method\": \"fp8\"}'", "fidelio inspect bad", 1, {"fp8", "no linear has tensors of it"}},
     {"NoWeights", "no weights", "copy; rm bad/model.safetensors", "fidelio inspect bad", 1, {"bad", "safetensors"}},
     {"PickledWeights", "weights in PyTorch's own form", "copy; mv bad/model.safetensors bad/pytorch_model.bin", "fidelio inspect bad", 1, {"pytorch_model.bin", "save_pretrained"}},

@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-"""Makes src/io/testdata/float_weights.json: linears in FP8, NVFP4 and MXFP4 as compressed-tensors stores them, and what it decodes.
+"""Makes src/io/testdata/float_weights.json: linears in FP8, NVFP4, MXFP4 and NF4 as their writers store and decode them.
 
 FP8 by blocks and ModelOpt's NVFP4 have the formulas of their owners: DeepSeek's kernel weight_dequant multiplies a block by its
-scale_inv, and ModelOpt's NVFP4QTensor multiplies a code by weight_scale weight_scale_2. Needs torch and compressed-tensors.
+scale_inv, and ModelOpt's NVFP4QTensor multiplies a code by weight_scale weight_scale_2. Needs torch, compressed-tensors and bitsandbytes.
 """
 import json
 import pathlib
 
+import bitsandbytes
 import torch
 from compressed_tensors.compressors import BaseCompressor
 from compressed_tensors.compressors.nvfp4.helpers import unpack_fp4_from_uint8
@@ -78,6 +79,12 @@ def main():
     values = levels[nibbles.long()] * (scales.float() * second).repeat_interleave(16, 1)
     cases.append(case("ModelOptNvfp4", {"quant_method": "modelopt", "quant_algo": "NVFP4"},
                       {"weight": packed, "weight_scale": scales, "weight_scale_2": second}, values, 2))
+    for nested in (False, True):
+        packed, state = bitsandbytes.functional.quantize_4bit(torch.randn(OUT, IN), blocksize=64, compress_statistics=nested, quant_type="nf4")
+        values = bitsandbytes.functional.dequantize_4bit(packed, state)
+        tensors = {"weight": packed, **{f"weight.{name}": value for name, value in state.as_dict(packed=True).items()}}
+        cases.append(case("BitsAndBytesNested" if nested else "BitsAndBytes", {"quant_method": "bitsandbytes", "load_in_4bit": True},
+                          tensors, values, 1))
     path = pathlib.Path(__file__).parent.parent / "src/io/testdata/float_weights.json"
     path.write_text(json.dumps(cases) + "\n")
     print(path, path.stat().st_size)

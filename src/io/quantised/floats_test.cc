@@ -1,4 +1,4 @@
-// These tests read linears in FP8, NVFP4 and MXFP4 as compressed-tensors, DeepSeek and ModelOpt store them
+// These tests read linears in FP8, NVFP4, MXFP4 and NF4 as compressed-tensors, DeepSeek, ModelOpt and bitsandbytes store them
 // (tools/make_float_goldens.py), and damaged ones.
 #include <gmock/gmock.h>
 
@@ -71,10 +71,10 @@ TEST_F(FloatWeights, AreWhatTheirWritersDecode) {
     SCOPED_TRACE(name);
     write_model(c);
     const Checkpoint read = Checkpoint::open(folder());
-    const char* format = name.ends_with("Nvfp4")         ? "fp4g16"
-                         : name.ends_with("Mxfp4")       ? "mxfp4"
-                         : name == "DeepSeekFp8OfBlocks" ? "f32"
-                                                         : "fp8";
+    const char* format = name.ends_with("Nvfp4")                                             ? "fp4g16"
+                         : name.ends_with("Mxfp4")                                           ? "mxfp4"
+                         : name == "DeepSeekFp8OfBlocks" || name.starts_with("BitsAndBytes") ? "f32"
+                                                                                             : "fp8";
     EXPECT_EQ(to_string(read.format(kLinear)), format);
     EXPECT_EQ(read.quantised_by(), c["config"]["quant_method"]);
     const std::vector<float> values = decode(read.linear(kLinear));
@@ -85,7 +85,8 @@ TEST_F(FloatWeights, AreWhatTheirWritersDecode) {
     const float most = c["ulps"].get<float>() * std::numeric_limits<float>::epsilon();
     for (size_t i = 0; i < values.size(); ++i)
       ASSERT_LE(std::fabs(values[i] - expected[i]), most * std::fabs(expected[i])) << i;
-    const bool activations = c["config"]["quant_method"] != "compressed-tensors";
+    const std::string method = c["config"]["quant_method"];
+    const bool activations = method == "fp8" || method == "modelopt";
     EXPECT_EQ(std::ranges::count_if(read.notes(), [](const auto& n) { return n.find("activations") != n.npos; }),
               activations ? 1 : 0);
   }
@@ -115,6 +116,12 @@ TEST_F(FloatWeights, ThatAreDamagedAreNamed) {
               HasSubstr("k_proj.weight_global_scale is 0"));
   EXPECT_THAT(with("CompressedMxfp4", [&](auto& t) { byte(t.at("weight_scale"), 3) = 255; }),
               HasSubstr("k_proj.weight_scale holds NaN"));
+  EXPECT_THAT(with("BitsAndBytesNested", [&](auto& t) { t.erase("weight.nested_quant_map"); }),
+              HasSubstr("k_proj.weight.nested_quant_map"));
+  EXPECT_THAT(with("BitsAndBytes", [&](auto& t) { t.at("weight.absmax").template as<float>()[1] = NAN; }),
+              HasSubstr("k_proj.weight.absmax holds nan"));
+  EXPECT_THAT(with("BitsAndBytes", [&](auto& t) { byte(t.at("weight.quant_state.bitsandbytes__nf4"), 0) = '['; }),
+              HasSubstr("bitsandbytes__nf4"));
   EXPECT_THAT(with("ModelOptNvfp4", [&](auto& t) { t.erase("weight_scale_2"); }), HasSubstr("weight_scale_2"));
   EXPECT_THAT(with("DeepSeekFp8OfBlocks",
                    [&](auto& t) {

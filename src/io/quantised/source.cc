@@ -8,6 +8,7 @@
 #include "core/foreign/json.h"
 #include "io/checkpoint.h"
 #include "io/hf_config.h"
+#include "io/quantised/bitsandbytes.h"
 #include "io/quantised/floats.h"
 #include "io/quantised/mxfp4.h"
 #include "io/quantised/packed.h"
@@ -192,6 +193,7 @@ Method method_of(const json& config, const std::string& where) {
           return integers(open_compressed(files, place, widths, sizes), why);
         }};
   }
+  if (name == "bitsandbytes") return {name, {kNf4State, kFp4State}, open_bitsandbytes};
   if (keeps_floats(name))
     return {name,
             {".weight_scale", ".weight_scale_inv"},
@@ -301,8 +303,10 @@ void read_linears(ModelSource& source, const Method& how, const json& quantisati
     source.linears[id] = how.open(*source.tensors, place, &why);
     if (!why.empty()) ++decoded[why];
   }
-  check(!source.linears.empty(), "{}: \"quantization_config\" says {}, but no linear has tensors of it", where,
-        how.name);
+  check(!source.linears.empty(), "{}: \"quantization_config\" says {}, but no linear has tensors of it{}", where,
+        how.name,
+        how.name == "bitsandbytes" ? " in 4 bits; its 8 bits are not read here: give the repository it was made from"
+                                   : "");
   source.notes = notes_of(quantisation, decoded);
 }
 
@@ -329,8 +333,8 @@ ModelSource open_source(const std::string& folder) {
   const bool keeps = quantisation.is_object() && keeps_weights(quantisation);
   // MXFP4 is read of the one family that is released in it.
   const bool mxfp4 = method == "mxfp4" && text_of(config, "model_type") == "gpt_oss";
-  const bool read_here =
-      method == "gptq" || method == "awq" || method == "compressed-tensors" || keeps_floats(method) || mxfp4;
+  const bool read_here = method == "gptq" || method == "awq" || method == "compressed-tensors" ||
+                         keeps_floats(method) || method == "bitsandbytes" || mxfp4;
   if (keeps || read_here) {
     check_not_sparse(quantisation, where);
     config.erase("quantization_config");

@@ -120,7 +120,6 @@ constexpr Unserved kModels[] = {
 constexpr Unserved kQuantisers[] = {
     {"ptpcfp8 deepspeedfp", "keeps weights in FP8 of its own",
      "the BF16 repository of the same model, from which `quantize --format fp8` makes FP8 here"},
-    {"bitsandbytes", "keeps weights in NF4, FP4 or INT8 of its own", "the repository it was made from"},
     {"mxfp4", "keeps weights in MXFP4, which is read of gpt-oss's experts alone",
      "a BF16 copy of the model, if there is one"},
     {"exl2 exl3 exllama", "is exllama's own, which exllama alone reads", "the repository it was made from"},
@@ -212,7 +211,9 @@ std::string about_unread_quantiser(std::string_view method) {
   const Unserved* row = find_row(kQuantisers, method);
   const std::string what =
       row ? fmt::format(": it {}. Give {}.", row->what, row->nearest) : "; give the repository it was made from.";
-  return what + " Read are gptq, awq, compressed-tensors, fp8, fbgemm_fp8, modelopt, mxfp4 of gpt-oss, and GGUF";
+  return what +
+         " Read are gptq, awq, compressed-tensors, fp8, fbgemm_fp8, modelopt, bitsandbytes in 4 bits, mxfp4 of "
+         "gpt-oss, and GGUF";
 }
 
 std::string about_folder(const std::string& folder) {
