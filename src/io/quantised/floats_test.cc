@@ -1,5 +1,5 @@
-// These tests read linears in FP8, NVFP4, MXFP4 and NF4 as compressed-tensors, DeepSeek, ModelOpt and bitsandbytes store them
-// (tools/make_float_goldens.py), and damaged ones.
+// These tests read linears in FP8, NVFP4, MXFP4 and NF4 as compressed-tensors, DeepSeek, ModelOpt and bitsandbytes
+// store them (tools/make_float_goldens.py), and damaged ones.
 #include <gmock/gmock.h>
 
 #include <filesystem>
