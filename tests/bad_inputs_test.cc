@@ -84,6 +84,7 @@ const std::vector<BadInput> kBadInputs = {
     {"FewSearchTokens", "fewer search tokens than a sequence has", "", "fidelio compress model --ear 0.9 --search-tokens 1 -o out", 1, {"1 tokens", "512"}},
     {"EmbeddingTwice", "an embedding both kept and quantised", "", "fidelio quantize model --format int4g32 --keep-embedding --embedding int8g64 -o out", 1, {"--keep-embedding", "--embedding int8g64"}},
     {"FormatOfLlama", "a format of another program", "", "fidelio quantize model --method rtn --format Q4_K_M -o out", 1, {"Q4_K_M", "int4g32zs8"}},
+    {"FormatThatIsOnlyRead", "a format that is only read", "", "fidelio quantize model --method rtn --format int4g32zk -o out", 1, {"int4g32zk", "int4g32zs8"}},
     {"FormatInCapitals", "a format in capitals", "", "fidelio quantize model --method rtn --format Int4G128 -o out", 1, {"small letters, int4g128"}},
     {"ExportToAReader", "an export named by who reads it", "", "fidelio export model --to vLLM -o out", 1, {"--to compressed-tensors --profile vllm"}},
     {"ExportMisspelt", "a misspelt export", "", "fidelio export model --to ggfu -o out", 1, {"did you mean gguf"}},

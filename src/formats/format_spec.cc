@@ -19,6 +19,7 @@ constexpr std::string_view kGrammar =
     "  fp4g16[z]                             E2M1 in blocks of 16, z: an offset a block\n"
     "  mxfp4                                 E2M1 in blocks of 32, a power of two a block\n"
     "  fp8                                   E4M3 with one scale a row\n"
+    "  int{2..6}g{16|32}[z]k | lut4g32k      ggml's Q2_K to Q6_K and IQ4_XS, which are read and not made\n"
     "  vq8k{9..20}s{1|4|8}[m][+r{percent}]   vectors of 8: log2 of centroids with their signs, sign bits, m: the "
     "model's "
     "centroids, corrected vectors\n"
@@ -51,11 +52,27 @@ struct Reader {
   }
 };
 
+// A super-block's string ends with k and the columns that share FP16 numbers, unless they are 256. Q2_K, Q3_K, Q4_K,
+// Q5_K, Q6_K and ggml's table of 16 (IQ4_XS) exist, and of 32 columns Q4_1, Q5_1 and IQ4_NL.
+bool parse_super(Reader& r, FormatSpec& spec, bool table) {
+  spec.kind = Kind::super_block;
+  spec.super = 256;
+  if (!r.rest.empty()) {
+    spec.super = r.number();
+    if (spec.super != 128 && (spec.super != 32 || spec.group != 32)) return false;
+  }
+  const bool whole = table || spec.bits == 4 || spec.bits == 5;
+  const bool minima = !table && (spec.bits == 2 || spec.bits == 4 || spec.bits == 5);
+  return spec.bits <= (table ? 4 : 6) && (!table || spec.bits == 4) && spec.group == (whole ? 32 : 16) &&
+         spec.symmetric == !minima;
+}
+
 bool parse_integer(Reader& r, FormatSpec& spec) {
   spec.kind = Kind::integer;
   spec.bits = r.number();
   if (spec.bits < 2 || spec.bits > 8 || !r.group(spec, true)) return false;
   spec.symmetric = !r.take("z");
+  if (r.take("k")) return parse_super(r, spec, false);
   if (r.take("s8")) {
     if (spec.group == 0) return false;  // Then the one FP32 scale of a row would already be the only scale.
     spec.scale = ScaleKind::u8;
@@ -66,7 +83,8 @@ bool parse_integer(Reader& r, FormatSpec& spec) {
 bool parse_grid(Reader& r, FormatSpec& spec) {
   spec.kind = Kind::grid;
   spec.bits = r.number();
-  return spec.bits >= 2 && spec.bits <= 6 && r.group(spec, false);
+  if (spec.bits < 2 || spec.bits > 6 || !r.group(spec, false)) return false;
+  return !r.take("k") || parse_super(r, spec, true);
 }
 
 // Reads "2.2" or "2.25" as hundredths and accepts one spelling only. Returns -1 for anything else.
@@ -140,6 +158,16 @@ FormatSpec parse_format(std::string_view text) {
   throw Error("\"{}\" is not a format{}. A format is one of\n{}", text, near.empty() ? "" : ": " + near, kGrammar);
 }
 
+FormatSpec parse_target(std::string_view text) {
+  const FormatSpec spec = parse_format(text);
+  FormatSpec nearest{.kind = Kind::integer, .bits = spec.bits, .group = 32, .symmetric = false, .scale = ScaleKind::u8};
+  if (spec.has_fixed_table()) nearest = {.kind = Kind::grid, .bits = 4, .group = 32};
+  check(spec.kind != Kind::super_block,
+        "\"{}\" is a format of ggml's, which is read as it is and not made here; the nearest that can be made is {}",
+        text, to_string(nearest));
+  return spec;
+}
+
 std::string to_string(const FormatSpec& spec) {
   switch (spec.kind) {
     case Kind::f32:
@@ -159,6 +187,9 @@ std::string to_string(const FormatSpec& spec) {
       break;
     case Kind::vq:
       return vectors_to_string(spec);
+    case Kind::super_block:
+      return fmt::format("{}{}g{}{}k{}", spec.has_fixed_table() ? "lut" : "int", spec.bits, spec.group,
+                         spec.symmetric ? "" : "z", spec.super == 256 ? "" : std::to_string(spec.super));
   }
   const std::string whole =
       fmt::format("{}{}{}{}{}", spec.kind == Kind::grid ? "lut" : "int", spec.bits + spec.below, group_suffix(spec),
@@ -200,6 +231,9 @@ int64_t stored_bytes(const FormatSpec& spec, int64_t out, int64_t in) {
       return out * (row + (spec.symmetric ? groups : 2 * groups) + 4);
     case Kind::mxfp4:
       return out * (row + groups);
+    case Kind::super_block:  // The scales and minima of 2-bit codes are nibbles of one byte.
+      if (!spec.symmetric) return out * (row + (spec.bits == 2 ? groups : 2 * groups) + 4 * spec.supers(in));
+      return out * (row + groups + 2 * spec.supers(in));
     default:
       return out * (row + 4);  // This is fp8.
   }
@@ -219,6 +253,10 @@ double paper_bits(const FormatSpec& spec) {
       return 4.25;
     case Kind::vq:
       return scvq_paper_bits(spec.bits, spec.signs, spec.sparse / 10000.0);
+    case Kind::super_block: {  // In ggml's files scales of groups have 4, 6 or 8 bits.
+      const int scale_bits = spec.super == 32 ? 0 : spec.bits == 2 ? 4 : spec.bits == 6 ? 8 : 6;
+      return spec.bits + (spec.symmetric ? 1 : 2) * (scale_bits / group + 16.0 / spec.super);
+    }
     default:
       return spec.bits;
   }

@@ -24,6 +24,9 @@ std::vector<std::string> all_formats() {
     }
   for (int b = 2; b <= 6; ++b)
     for (int g : {16, 32, 64, 128}) all.push_back(fmt::format("lut{}g{}", b, g));
+  for (const char* super : {"int2g16zk", "int3g16k", "int4g32zk", "int5g32zk", "int6g16k", "lut4g32k"})
+    for (const char* columns : {"", "128"}) all.push_back(fmt::format("{}{}", super, columns));
+  for (const char* super : {"int4g32zk32", "int5g32zk32", "lut4g32k32"}) all.push_back(super);
   for (const char* vectors : {"vq8k9s1", "vq8k12s1+r2.23", "vq8k12s4", "vq8k14s4+r20.0", "vq8k16s4+r0.1", "vq8k16s8",
                               "vq8k20s8+r4.7", "vq8k12s4m", "vq8k20s8m+r4.7"})
     all.push_back(vectors);
@@ -118,6 +121,14 @@ TEST(FormatSpec, BadStringsShowTheGrammar) {
                            " bf16",
                            "BF16",
                            "int-4g128",
+                           "int4g32k",
+                           "int4g64zk",
+                           "int5g16zk",
+                           "int6g16k32",
+                           "int4g32zk256",
+                           "int4g32zks8",
+                           "int7g16k",
+                           "lut5g32k",
                            "vq8k12",
                            "vq8k12s2",
                            "vq8k8s1",
@@ -152,6 +163,21 @@ TEST(FormatSpec, PaperBitsAreTableFive) {
   EXPECT_DOUBLE_EQ(paper_bits(parse_format("fp4g16")), 4.5);
   EXPECT_DOUBLE_EQ(paper_bits(parse_format("fp4g16z")), 5.0);
   EXPECT_DOUBLE_EQ(paper_bits(parse_format("fp8")), 8.0);
+}
+
+// These are the sizes of ggml's blocks.
+TEST(FormatSpec, PaperBitsOfSuperBlocksAreThoseOfGgml) {
+  const std::map<std::string, double> bits = {
+      {"int2g16zk", 84 * 8 / 256.0},  {"int3g16k", 110 * 8 / 256.0},  {"int4g32zk", 144 * 8 / 256.0},
+      {"int5g32zk", 176 * 8 / 256.0}, {"int6g16k", 210 * 8 / 256.0},  {"lut4g32k", 136 * 8 / 256.0},
+      {"int4g32zk32", 20 * 8 / 32.0}, {"int5g32zk32", 24 * 8 / 32.0}, {"lut4g32k32", 18 * 8 / 32.0}};
+  for (const auto& [format, expected] : bits) EXPECT_DOUBLE_EQ(paper_bits(parse_format(format)), expected) << format;
+}
+
+TEST(FormatSpec, FormatsThatAreOnlyReadAreNoTargets) {
+  EXPECT_EQ(to_string(parse_target("int4g32zs8")), "int4g32zs8");
+  EXPECT_THAT([] { parse_target("int4g32zk"); }, testing::ThrowsMessage<Error>(testing::HasSubstr("int4g32zs8")));
+  EXPECT_THAT([] { parse_target("lut4g32k"); }, testing::ThrowsMessage<Error>(testing::HasSubstr("lut4g32")));
 }
 
 // The predicted size must equal the size of the file. The closed formula is compared with the sum over all tensors.
@@ -268,6 +294,41 @@ TEST(Decode, IntegersByHand) {
   s.scale.as<uint8_t>()[0] = 200;
   s.codes.set(0, 0, 15);
   EXPECT_EQ(decode(w), (std::vector<float>{350.0f, -400.0f}));  // They are 50 (15 - 8) and 50 (0 - 8).
+}
+
+TEST(Decode, SuperBlocksByHand) {
+  LinearWeight w = allocate_weight(parse_format("int4g32zk128"), 1, 130);  // The last super-block has two columns.
+  auto* m = &std::get<SuperBlock>(w.main);
+  m->super_scale.as<f16>()[0] = to_f16(0.5f), m->super_scale.as<f16>()[1] = to_f16(2.0f);
+  m->super_minimum.as<f16>()[0] = to_f16(0.25f), m->super_minimum.as<f16>()[1] = to_f16(-1.0f);
+  m->scale.as<uint8_t>()[1] = 63, m->minimum.as<uint8_t>()[1] = 7;
+  m->scale.as<uint8_t>()[4] = 3, m->minimum.as<uint8_t>()[4] = 5;
+  m->codes.set(0, 32, 15), m->codes.set(0, 129, 2);
+  std::vector<float> v = decode(w);
+  EXPECT_EQ(v[0], 0.0f);
+  EXPECT_EQ(v[32], 470.75f);  // This is .5 63 15 - .25 7.
+  EXPECT_EQ(v[33], -1.75f);
+  EXPECT_EQ(v[129], 17.0f);  // This is 2 3 2 + 5.
+
+  w = allocate_weight(parse_format("int2g16zk"), 1, 16);
+  m = &std::get<SuperBlock>(w.main);
+  m->super_scale.as<f16>()[0] = to_f16(1.0f), m->super_minimum.as<f16>()[0] = to_f16(1.0f);
+  m->scale.as<uint8_t>()[0] = 9 | 4 << 4;
+  m->codes.set(0, 0, 3);
+  EXPECT_EQ(decode(w)[0], 23.0f);  // This is 9 3 - 4.
+
+  w = allocate_weight(parse_format("int6g16k"), 1, 16);
+  m = &std::get<SuperBlock>(w.main);
+  m->super_scale.as<f16>()[0] = to_f16(0.5f), m->scale.as<int8_t>()[0] = -100;
+  m->codes.set(0, 0, 63);
+  EXPECT_EQ(decode(w)[0], -1550.0f);  // This is .5 -100 (63 - 32).
+
+  w = allocate_weight(parse_format("lut4g32k"), 1, 32);
+  m = &std::get<SuperBlock>(w.main);
+  m->super_scale.as<f16>()[0] = to_f16(0.5f), m->scale.as<int8_t>()[0] = -2;
+  m->codes.set(0, 0, 15);
+  EXPECT_EQ(decode(w)[0], -113.0f);
+  EXPECT_EQ(decode(w)[1], 127.0f);
 }
 
 TEST(Decode, GridsAndFloatsByHand) {

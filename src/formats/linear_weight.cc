@@ -45,6 +45,13 @@ void visit_tensors(LinearWeight& w, const Visit& visit) {
     visit(".row_scale", DType::f32, Shape{out}, vector->row_scale);
   } else if (auto* vectors = std::get_if<SignedVectors>(&w.main)) {
     visit_vectors(*vectors, visit);
+  } else if (auto* super = std::get_if<SuperBlock>(&w.main)) {
+    const Shape of_supers{out, w.spec.supers(in)};
+    visit_codes(super->codes, super->codes.planes, visit);
+    visit(".scale", w.spec.symmetric ? DType::i8 : DType::u8, Shape{out, groups}, super->scale);
+    if (!w.spec.symmetric && w.spec.bits > 2) visit(".minimum", DType::u8, Shape{out, groups}, super->minimum);
+    visit(".super_scale", DType::f16, of_supers, super->super_scale);
+    if (!w.spec.symmetric) visit(".super_minimum", DType::f16, of_supers, super->super_minimum);
   } else {
     auto& block = std::get<FpBlock>(w.main);
     visit_codes(block.codes, block.codes.planes, visit);
@@ -82,6 +89,8 @@ LinearWeight empty_weight(const FormatSpec& spec, int64_t out, int64_t in) {
   if (spec.kind == Kind::vq) w.main.emplace<SignedVectors>().shape = vector_shape(spec, out, in);
   if (spec.kind == Kind::fp4 || spec.kind == Kind::mxfp4 || spec.kind == Kind::fp8)
     w.main = FpBlock{.codes = codes, .scale = {}, .offset = {}, .row_scale = {}};
+  if (spec.kind == Kind::super_block)
+    w.main = SuperBlock{.codes = codes, .scale = {}, .minimum = {}, .super_scale = {}, .super_minimum = {}};
   return w;
 }
 
@@ -127,6 +136,26 @@ void decode_main(const LinearWeight& w, const VectorCode& m, int64_t row, std::s
     const float scale =
         m.row_scale.as<const float>()[row] * static_cast<float>(m.scale.as<const int8_t>()[row * groups + c / g]);
     values[c] = scale * static_cast<float>(book[q[c / m.dim] * m.dim + c % m.dim]);
+  }
+}
+
+void decode_main(const LinearWeight& w, const SuperBlock& m, int64_t row, std::span<float> values) {
+  const int64_t g = w.spec.group, groups = w.spec.groups(w.in), supers = w.spec.supers(w.in);
+  const int middle = 1 << (w.spec.bits - 1);
+  std::vector<uint8_t> q(static_cast<size_t>(w.in));
+  m.codes.get_row(row, q);
+  for (int64_t i = 0; i < groups; ++i) {
+    const int64_t at = row * groups + i, super = row * supers + i * g / w.spec.super;
+    const float scale = to_float(m.super_scale.as<const f16>()[super]) * static_cast<float>(m.scale_of(at));
+    const float minimum = w.spec.symmetric
+                              ? 0.0f
+                              : to_float(m.super_minimum.as<const f16>()[super]) * static_cast<float>(m.minimum_of(at));
+    for (int64_t c = i * g; c < std::min(w.in, (i + 1) * g); ++c) {
+      if (!w.spec.symmetric)
+        values[c] = scale * static_cast<float>(q[c]) - minimum;
+      else
+        values[c] = scale * static_cast<float>(w.spec.has_fixed_table() ? kFixedTable[q[c]] : q[c] - middle);
+    }
   }
 }
 
@@ -190,16 +219,34 @@ void Codes::get_row(int64_t row, std::span<uint8_t> codes) const {
   }
 }
 
+namespace {
+
+// Writes a row of a plane, whose bits are those of the codes from bit `below` on.
+template <int kWidth>
+void set_plane(const uint8_t* codes, int64_t columns, int below, uint8_t* bytes) {
+  constexpr int kEach = 8 / kWidth, kMask = (1 << kWidth) - 1;
+  int64_t c = 0;
+  for (; c + kEach <= columns; c += kEach) {
+    int byte = 0;
+    for (int i = 0; i < kEach; ++i) byte |= ((codes[c + i] >> below) & kMask) << (kWidth * i);
+    bytes[c / kEach] = static_cast<uint8_t>(byte);
+  }
+  if (c == columns) return;
+  int byte = 0;
+  for (int i = 0; c + i < columns; ++i) byte |= ((codes[c + i] >> below) & kMask) << (kWidth * i);
+  bytes[c / kEach] = static_cast<uint8_t>(byte);
+}
+
+}  // namespace
+
 void Codes::set_row(int64_t row, std::span<const uint8_t> codes) {
   const auto widths = plane_widths(bits);
   int below = bits;  // These bits of the code are in later planes.
   for (size_t p = 0; p < widths.size(); ++p) {
-    const int width = widths[p], mask = (1 << width) - 1;
+    const int width = widths[p];
     below -= width;
     uint8_t* bytes = raw(planes[p]).data() + row * plane_bytes(columns, width);
-    std::fill_n(bytes, plane_bytes(columns, width), uint8_t{0});
-    for (int64_t c = 0; c < columns; ++c)
-      bytes[c * width / 8] |= static_cast<uint8_t>(((codes[c] >> below) & mask) << (c * width % 8));
+    (width == 4 ? set_plane<4> : width == 2 ? set_plane<2> : set_plane<1>)(codes.data(), columns, below, bytes);
   }
 }
 
@@ -234,6 +281,16 @@ void set_zero(IntGroup& w, int64_t row, int64_t g, int zero) {
   const int shift = static_cast<int>(bit % 8), mask = ((1 << b) - 1) << shift, value = zero << shift;
   bytes[0] = static_cast<uint8_t>((bytes[0] & ~mask) | (value & mask));
   if (shift + b > 8) bytes[1] = static_cast<uint8_t>((bytes[1] & ~(mask >> 8)) | ((value & mask) >> 8));
+}
+
+int SuperBlock::scale_of(int64_t at) const {
+  if (!super_minimum) return scale.as<const int8_t>()[static_cast<size_t>(at)];
+  const uint8_t byte = scale.as<const uint8_t>()[static_cast<size_t>(at)];
+  return codes.bits == 2 ? byte & 15 : byte;
+}
+int SuperBlock::minimum_of(int64_t at) const {
+  const uint8_t byte = (codes.bits == 2 ? scale : minimum).as<const uint8_t>()[static_cast<size_t>(at)];
+  return codes.bits == 2 ? byte >> 4 : byte;
 }
 
 void cut_codebook(std::span<const int8_t> whole, int bits, std::span<int8_t> cut) {

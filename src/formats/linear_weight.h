@@ -9,6 +9,7 @@
 // A plane of width w is u8 (rows, ceil(columns w / 8)). Within a row the code of column c occupies bits [c w, c w + w),
 // counted from the least significant bit of the first byte. As w divides 8, a code never straddles bytes.
 #pragma once
+#include <array>
 #include <functional>
 #include <span>
 #include <string>
@@ -73,10 +74,26 @@ struct FpBlock {
   OwnedTensor row_scale;
 };
 
+// This holds ggml's super-blocks of 256 columns, whose groups have integer scales s and minima t. In FP32, in this order
+// of operations, w = (d s) q - (m t) with minima, (d s) (q - 2^(b-1)) without, and (d s) kFixedTable[q] for lut4.
+struct SuperBlock {
+  Codes codes;              // (out, in)
+  OwnedTensor scale;        // It is i8 (out, groups) without minima and u8 with them. Of 2 bits, s + 16 t is one byte.
+  OwnedTensor minimum;      // It is u8 (out, groups) where there are minima, but for codes of 2 bits.
+  OwnedTensor super_scale;  // It is f16 (out, supers): d.
+  OwnedTensor super_minimum;  // It is f16 (out, supers) where there are minima: m.
+
+  // These return s and t of a group, which is counted through all rows.
+  int scale_of(int64_t at) const;
+  int minimum_of(int64_t at) const;
+};
+inline constexpr std::array<int8_t, 16> kFixedTable = {-127, -104, -83, -65, -49, -35, -22, -10,
+                                                       1,    13,   25,  38,  53,  69,  89,  113};
+
 struct LinearWeight {
   int64_t out = 0, in = 0;
   FormatSpec spec;
-  std::variant<Dense, IntGroup, VectorCode, FpBlock, SignedVectors> main;
+  std::variant<Dense, IntGroup, VectorCode, FpBlock, SignedVectors, SuperBlock> main;
   OwnedTensor bias;  // It is f32 (out), or empty.
 
   int64_t stored_bytes() const;  // This always equals fidelio::stored_bytes(spec, out, in) plus the bytes of the bias.

@@ -23,7 +23,7 @@ void bench_tune(const TuneBench& o) {
   const NamedShape* shape = find_shape(o.shape);
   check(shape != nullptr, "--shape {}: one of {}", o.shape, shape_names());
   const ModelConfig config = parse_config(hf_config_of(*shape).dump(), shape->name);
-  const FormatSpec spec = parse_format(o.format);
+  const FormatSpec spec = parse_target(o.format);
   const bool gpu = on_gpu(o.run);
   const train::LayerTiming t =
       gpu ? train::time_layer_on_gpu(config, spec, o.windows, o.context, o.repetitions,

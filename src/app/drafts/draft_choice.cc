@@ -132,7 +132,7 @@ bool make_kind(const RunOptions& run, const DraftChoiceOptions& o, const Checkpo
     kind.draft = kind.name;
   } else {
     Copy& copy = *(kind.copy = std::make_shared<Copy>());
-    quantise_copy(run, checkpoint, data, parse_format(kind.name), copy);
+    quantise_copy(run, checkpoint, data, parse_target(kind.name), copy);
     kind.bytes = copy.bytes;
     if (o.bytes > 0 && kind.bytes > o.bytes) return false;
     if (tuner) copy.tuned = tuner->tune(copy.formats, copy.weights);
@@ -310,7 +310,7 @@ nlohmann::json choose_draft(const RunOptions& run, const DraftChoiceOptions& o,
             "give other kinds",
             kind, run.model, kind);
     else if (!is_high_bits(kind))
-      parse_format(kind);
+      parse_target(kind);
   }
   std::vector<GenerationRequest> requests = read_prompts(o.prompts, {}, model);
   constexpr size_t kFewest = 4;  // Either half needs a greedy and a sampled answer.

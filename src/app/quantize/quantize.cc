@@ -29,7 +29,7 @@ void set_steps(const Quantize& o, ModelQuantizer& how) {
   check(!has(o, "source-inputs") || !has(o, "feedback"),
         "--steps source-inputs,feedback: feedback puts right what earlier layers lost, which the source's own inputs "
         "do not show; give one of them");
-  const bool plain_codes = parse_format(o.format).kind != Kind::vq && o.view_weight == 0 && !o.atom;
+  const bool plain_codes = parse_target(o.format).kind != Kind::vq && o.view_weight == 0 && !o.atom;
   check(!has(o, "curvature") || plain_codes, "--steps curvature is not for {}; leave it out",
         o.atom              ? "--atom"
         : o.view_weight > 0 ? "views"
@@ -104,7 +104,7 @@ std::map<LinearId, FormatSpec> formats_for(const ModelConfig& config, const Quan
   std::map<LinearId, FormatSpec> formats;
   for (LinearId id : linears_of(config)) {
     if (is_outer(id.role) && o.embedding.empty()) continue;
-    formats[id] = parse_format(is_outer(id.role) ? o.embedding : o.format);
+    formats[id] = parse_target(is_outer(id.role) ? o.embedding : o.format);
   }
   return formats;
 }
@@ -115,7 +115,7 @@ std::map<LinearId, FormatSpec> formats_for(const ModelConfig& config, const Quan
 void settle_defaults(Quantize& o) {
   check(!o.keep_embedding || o.embedding.empty(),
         "--keep-embedding leaves the embedding as it is: leave out --embedding {}", o.embedding);
-  if (!o.keep_embedding && o.embedding.empty() && !parse_format(o.format).is_dense()) o.embedding = kEmbeddingFormat;
+  if (!o.keep_embedding && o.embedding.empty() && !parse_target(o.format).is_dense()) o.embedding = kEmbeddingFormat;
   if (o.method == "gptq" && o.calibration.empty()) o.calibration = {bundled_text("docs-calibration.txt")};
 }
 
@@ -167,7 +167,7 @@ std::vector<Stage> stages_of(const Quantize& o) {
 }
 
 void set_view(const Quantize& o, ModelQuantizer& how) {
-  const FormatSpec spec = parse_format(o.format);
+  const FormatSpec spec = parse_target(o.format);
   check(how.method == Method::gptq && spec.kind == Kind::integer && is_view_width(spec.bits, o.view_bits),
         "--view-bits {}: {} by {} has no such view; it takes --method gptq and an integer format whose planes can be "
         "cut there: 3 bits to 2, 5, 6 or 8 to 4, 7 to 4 or 6",
@@ -225,7 +225,7 @@ void say(const Quantize& o, const Checkpoint& source, const Checkpoint& made, do
                  row["damping"].get<double>(), row["dead_columns"].get<int64_t>());
   fmt::print("{}: {} -> {}, {:.3f} bits/parameter of the whole file\n", o.out, bytes_text(source.file_bytes()),
              bytes_text(made.file_bytes()), report["bits_per_parameter"].get<double>());
-  if (o.method == "rtn" && !parse_format(o.format).is_dense())
+  if (o.method == "rtn" && !parse_target(o.format).is_dense())
     fmt::print(
         "Weights are rounded to nearest, without calibration. --method gptq stays closer to the original; it says "
         "first "
@@ -236,7 +236,7 @@ void check_paper(const Quantize& o) {
   for (const std::string& part : o.paper)
     check(std::find(kPaperParts.begin(), kPaperParts.end(), part) != kPaperParts.end(),
           "--paper {}: expected some of {}", part, fmt::join(kPaperParts, ", "));
-  check(o.paper.empty() || (parse_format(o.format).kind == Kind::vq && o.method == "gptq"),
+  check(o.paper.empty() || (parse_target(o.format).kind == Kind::vq && o.method == "gptq"),
         "--paper is about vector codes, such as vq8k12s1+r2.2, and not {} by {}", o.format, o.method);
 }
 
@@ -245,7 +245,7 @@ KeptColumns kept_columns(const Quantize& o, const ModelConfig& config) {
   if (!o.atom) return {};
   check(o.method == "gptq", "--atom orders columns by what calibration shows: leave out --method {}", o.method);
   check(o.view_bits == 0, "--atom: codes of 4 bits have no view; leave out --view-bits");
-  const FormatSpec spec = parse_format(o.format);
+  const FormatSpec spec = parse_target(o.format);
   check_can_keep(config, spec);
   return {spec.group, {}};
 }
@@ -285,7 +285,7 @@ void quantize(Quantize o) {
   std::map<LinearId, FormatSpec> formats = formats_for(source.config(), o);
   how.formats = one_format_each(formats);
   const std::map<LinearId, FormatSpec> predictor =
-      o.rotate || o.atom ? std::map<LinearId, FormatSpec>() : predictor_formats(source, parse_format(o.predictor));
+      o.rotate || o.atom ? std::map<LinearId, FormatSpec>() : predictor_formats(source, parse_target(o.predictor));
   formats.insert(predictor.begin(), predictor.end());
   if (o.tokens == 0) o.tokens = calibration_tokens_for(source.parameters(), on_gpu(o.run));
   KeptColumns columns = kept_columns(o, source.config());

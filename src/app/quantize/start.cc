@@ -59,7 +59,7 @@ void check_room(const Quantize& o, const Checkpoint& source, const std::map<Line
 
 // Prints nothing for vector codes, whose time cannot be estimated so soon.
 void foretell(const Quantize& o, const Checkpoint& source, const Dataset& data, Runner& runner, ThreadPool& pool) {
-  const FormatSpec format = parse_format(o.format);
+  const FormatSpec format = parse_target(o.format);
   if (quiet(o.json) || format.kind == Kind::vq || format.is_dense()) return;
   const Seconds time = quantising_time(source, format, !o.embedding.empty(), data, runner, pool);
   print_beside_progress(fmt::format("Calibrating on {} tokens takes about {} here; --method rtn rounds in seconds.\n",

@@ -48,7 +48,7 @@ Job job_of(const CompressOptions& o) {
   job.allocate_by = parse_option<Cost>("--allocate-by", o.allocate_by);
   job.search = parse_option<SearchKind>("--search", o.search);
   if (!o.bytes.empty()) job.bytes = parse_bytes(o.bytes);
-  for (const std::string& name : o.formats) job.formats.push_back(parse_format(name));
+  for (const std::string& name : o.formats) job.formats.push_back(parse_target(name));
   if (!job.plan_file.empty()) job.formats = formats_of_plan(job.plan_file);
   if (job.formats.empty() && !job.from_table.empty() && job.consumer == Consumer::fidelio)
     job.formats = formats_of_table(job.from_table);

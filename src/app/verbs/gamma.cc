@@ -89,7 +89,7 @@ GridStudy study_of(Gamma o, const Checkpoint& checkpoint) {
   GridStudy study;
   const std::string name = fmt::format("int{}{}", o.bits, o.group == 0 ? "c" : fmt::format("g{}", o.group));
   const auto measure = [&](GridSide& side, const std::string& made, const std::string& grid) {
-    const FormatSpec format = parse_format(grid);
+    const FormatSpec format = parse_target(grid);
     side.name = made.empty() ? to_string(format) : folder_name(made);
     side.layers = measure_side(o, checkpoint, made, format, *reference, texts, kept, progress);
   };

@@ -93,7 +93,7 @@ void check_table(const std::string& file, const Desk& desk, const SensitivityTab
 FormatRule parse_rule(const std::string& text) {
   const size_t sign = text.find('=');
   check(sign != std::string::npos && sign > 0, "--rule {}: expected PATTERN=FORMAT, as 'layers.0.*=int8g64zs8'", text);
-  return {text.substr(0, sign), parse_format(text.substr(sign + 1))};
+  return {text.substr(0, sign), parse_target(text.substr(sign + 1))};
 }
 
 void apply_rules(const Desk& desk, SensitivityTable& table) {
@@ -151,7 +151,7 @@ std::vector<FormatSpec> formats_of_plan(const std::string& file) {
   std::vector<FormatSpec> formats;
   const nlohmann::json plan = read_plan(file);
   for (const auto& [name, text] : plan["groups"].items()) {
-    const FormatSpec format = parse_format(text.get<std::string>());
+    const FormatSpec format = parse_target(text.get<std::string>());
     if (std::find(formats.begin(), formats.end(), format) == formats.end()) formats.push_back(format);
   }
   return formats;
@@ -178,7 +178,7 @@ Measured table_of_plan(const Desk& desk) {
     check(named != plan["groups"].end(),
           "{} names no format for {}: give the --grouping and --keep-embedding that it was made with",
           desk.job.plan_file, own.name);
-    Group g{own.name, {}, 0, {option_of(desk.source, own, parse_format(named->get<std::string>()))}};
+    Group g{own.name, {}, 0, {option_of(desk.source, own, parse_target(named->get<std::string>()))}};
     for (LinearId id : own.linears) {
       g.linears.push_back(to_string(id));
       g.parameters += shape_of(desk.source.config(), id).elements();

@@ -71,6 +71,10 @@ class ExportTest : public testing::Test {
 
   LinearWeight random_weight(const FormatSpec& spec, int64_t out, int64_t in) {
     LinearWeight w = allocate_weight(spec, out, in);
+    if (auto* super = std::get_if<SuperBlock>(&w.main)) {
+      fill(*super, spec, in);
+      return w;
+    }
     auto* m = std::get_if<IntGroup>(&w.main);
     if (m == nullptr) return w;
     std::vector<uint8_t> row(static_cast<size_t>(in));
@@ -87,6 +91,23 @@ class ExportTest : public testing::Test {
       for (float& s : m->row_scale.as<float>()) s = 0.001f + static_cast<float>(rng_.uniform()) / 64;
     }
     return w;
+  }
+
+  // Scales and minima fit the fewest bits that ggml has for them, and blocks of 32 columns have ones.
+  void fill(SuperBlock& m, const FormatSpec& spec, int64_t in) {
+    std::vector<uint8_t> row(static_cast<size_t>(in));
+    for (int64_t r = 0; r < m.codes.rows; ++r) {
+      for (uint8_t& code : row) code = random_code(spec.bits);
+      m.codes.set_row(r, row);
+    }
+    for (OwnedTensor* t : {&m.scale, &m.minimum})
+      for (int64_t i = 0; *t && i < t->view.bytes(); ++i)
+        t->view.data[i] = static_cast<std::byte>(spec.super == 32 ? 1
+                                                 : spec.bits == 2 ? random_code(8)
+                                                                  : random_code(5));
+    for (OwnedTensor* t : {&m.super_scale, &m.super_minimum})
+      for (int64_t i = 0; *t && i < t->view.elements(); ++i)
+        t->as<f16>()[static_cast<size_t>(i)] = to_f16(0.001f + static_cast<float>(rng_.uniform()));
   }
 
   // Makes a fidelio checkpoint with these formats; linears that are not named stay BF16.

@@ -12,6 +12,7 @@
 #include "io/export/export.h"
 #include "io/gguf/names.h"
 #include "io/gguf/orders.h"
+#include "io/gguf/super/super_blocks.h"
 #include "io/identity/weights_hash.h"
 
 namespace fidelio {
@@ -52,6 +53,10 @@ Type type_for(const FormatSpec& spec, bool exact) {
       return kTypeBf16;
     case Kind::mxfp4:
       return kMxfp4;
+    case Kind::super_block: {  // Any file of ours has a type for it, because the formats are those of ggml's types.
+      const gguf::SuperType& type = *gguf::super_type(spec);
+      return {type.number, type.spec.super, type.bytes, type.file_type, spec.bits, !spec.symmetric};
+    }
     default:
       break;
   }
@@ -119,6 +124,7 @@ std::string encode_mxfp4_row(const LinearWeight& w, int64_t row, const gguf::Ord
 // `columns` move in whole blocks (gguf::moves_blocks).
 std::string encode_row(const LinearWeight& w, LinearId id, int64_t row, const gguf::Order& columns, const Type& type) {
   if (w.spec.kind == Kind::mxfp4) return encode_mxfp4_row(w, row, columns);
+  if (w.spec.kind == Kind::super_block) return gguf::write_super_row(w, row, columns);
   std::vector<uint8_t> codes(static_cast<size_t>(w.in));
   integer_of(w).codes.get_row(row, codes);
   std::string bytes;
@@ -141,8 +147,13 @@ std::string encode_row(const LinearWeight& w, LinearId id, int64_t row, const gg
 // Returns why no block type holds these integer codes, or "" if one does.
 std::string misfit(const Checkpoint& source, LinearId id) {
   const FormatSpec spec = source.format(id);
-  if (spec.kind != Kind::integer && spec.kind != Kind::mxfp4) return "";
   const int64_t in = shape_of(source.config(), id)[1];
+  if (spec.kind == Kind::super_block) {
+    const gguf::SuperType& type = *gguf::super_type(spec);
+    if (in % type.spec.super == 0 && gguf::super_format(type, columns_in_file(source.config(), id))) return "";
+    return fmt::format("its {} columns are not in blocks of {} there", in, type.spec.super);
+  }
+  if (spec.kind != Kind::integer && spec.kind != Kind::mxfp4) return "";
   if (spec.bits == 8 && !spec.symmetric)
     return "q - z of 8 bits with a zero point is not a signed byte; formats that fit: int8g128, int7g128z";
   if (in % kBlock != 0 || spec.group_size(in) % kBlock != 0)
@@ -163,7 +174,8 @@ bool is_decoded(const Checkpoint& source, LinearId id) {
   if (is_outer(id)) return !misfit(source, id).empty();
   const FormatSpec spec = source.format(id);
   return id.layer == kPredictorLayer &&
-         ((!spec.is_dense() && spec.kind != Kind::integer) || !misfit(source, id).empty());
+         ((!spec.is_dense() && spec.kind != Kind::integer && spec.kind != Kind::super_block) ||
+          !misfit(source, id).empty());
 }
 }  // namespace exporting
 
@@ -326,7 +338,8 @@ void append_fixed(const Checkpoint& source, std::vector<GgufTensor>& tensors) {
 
 void check_fits_gguf(const Checkpoint& source, bool exact) {
   for (LinearId id : linears_of(source.config())) {
-    if (source.format(id).kind != Kind::mxfp4) check_integer_or_dense(source, id, kGgufTarget);
+    const Kind kind = source.format(id).kind;
+    if (kind != Kind::mxfp4 && kind != Kind::super_block) check_integer_or_dense(source, id, kGgufTarget);
     if (const std::string reason = misfit(source, id); !reason.empty() && !is_outer(id))
       refuse(source, id, kGgufTarget, reason);
     if (id.expert <= 0) continue;
@@ -426,6 +439,7 @@ std::string rounded(const Checkpoint& source, LinearId id, bool exact) {
   if (is_decoded(source, id))
     return fmt::format(" is decoded to {}; int8g32 would stay as it is",
                        exact ? "F32" : name_of(half_type(source.config())));
+  if (spec.kind == Kind::super_block) return "";
   const bool minimum = type_for(spec, exact).has_minimum, scales = spec.scale == ScaleKind::u8;
   if (!minimum && !scales) return "";
   return minimum && scales ? ": scales and minima are rounded to FP16"

@@ -9,6 +9,7 @@
 #include "formats/small_float.h"
 #include "io/gguf/block_bits.h"
 #include "io/gguf/grid_blocks.h"
+#include "io/gguf/super/super_blocks.h"
 
 namespace fidelio::gguf {
 namespace {
@@ -45,89 +46,9 @@ void decode_integer(const uint8_t* block, float* values) {
         coding.minimum ? d * static_cast<float>(q[i]) + m : d * static_cast<float>(q[i] - (1 << (coding.bits - 1)));
 }
 
-// A block of 256 consists of two halves of 128. A half has four runs of 32 elements, whose codes overlap in the same 32
-// bytes: element i has half i / 128, run i % 128 / 32 and byte i % 32. Sixteen elements share a scale.
-
-void decode_q2_k(const uint8_t* block, float* values) {
-  const float d = half_at(block + 80), m = half_at(block + 82);
-  for (int s = 0; s < 16; ++s) {
-    const int half = s / 8, run = s % 8 / 2;
-    const uint8_t* codes = block + 16 + 32 * half + s % 2 * 16;
-    const float scale = d * static_cast<float>(block[s] & 15), minimum = m * static_cast<float>(block[s] >> 4);
-    for (int i = 0; i < 16; ++i) values[16 * s + i] = scale * static_cast<float>(codes[i] >> (2 * run) & 3) - minimum;
-  }
-}
-
-void decode_q3_k(const uint8_t* block, float* values) {
-  const uint8_t* packed = block + 96;
-  const float d = half_at(block + 108);
-  for (int s = 0; s < 16; ++s) {
-    const int half = s / 8, run = s % 8 / 2;
-    const uint8_t *high = block + s % 2 * 16, *codes = block + 32 + 32 * half + s % 2 * 16;
-    const int low_bits = packed[s % 8] >> (s / 8 * 4) & 15, top_bits = packed[8 + s % 4] >> (s / 4 * 2) & 3;
-    const float scale = d * static_cast<float>((low_bits | top_bits << 4) - 32);
-    for (int i = 0; i < 16; ++i) {
-      const int low = codes[i] >> (2 * run) & 3, third = high[i] >> (4 * half + run) & 1;
-      values[16 * s + i] = scale * static_cast<float>((low | third << 2) - 4);
-    }
-  }
-}
-
-// Eight scales and eight minima of 6 bits are packed in 12 bytes. Those of the first four runs are in the low bits of
-// bytes 0-3 and 4-7. Those of the last four are in the nibbles of bytes 8-11, with their two high bits above the
-// others.
-struct ScaleAndMinimum {
-  float scale, minimum;
-};
-ScaleAndMinimum unpack_six_bits(const uint8_t* packed, int run) {
-  int s, t;
-  if (run < 4) {
-    s = packed[run] & 63;
-    t = packed[run + 4] & 63;
-  } else {
-    s = (packed[run + 4] & 15) | packed[run - 4] >> 6 << 4;
-    t = packed[run + 4] >> 4 | packed[run] >> 6 << 4;
-  }
-  return {static_cast<float>(s), static_cast<float>(t)};
-}
-
-// Runs 2c and 2c + 1 are the low and high nibbles of the same 32 bytes.
-void decode_q4_k(const uint8_t* block, float* values) {
-  const float d = half_at(block), m = half_at(block + 2);
-  for (int run = 0; run < 8; ++run) {
-    const ScaleAndMinimum six = unpack_six_bits(block + 4, run);
-    const float scale = d * six.scale, minimum = m * six.minimum;
-    const uint8_t* codes = block + 16 + run / 2 * 32;
-    for (int i = 0; i < 32; ++i)
-      values[32 * run + i] = scale * static_cast<float>(codes[i] >> (run % 2 * 4) & 15) - minimum;
-  }
-}
-
-void decode_q5_k(const uint8_t* block, float* values) {
-  const float d = half_at(block), m = half_at(block + 2);
-  const uint8_t* high = block + 16;
-  for (int run = 0; run < 8; ++run) {
-    const ScaleAndMinimum six = unpack_six_bits(block + 4, run);
-    const float scale = d * six.scale, minimum = m * six.minimum;
-    const uint8_t* codes = block + 48 + run / 2 * 32;
-    for (int i = 0; i < 32; ++i) {
-      const int q = (codes[i] >> (run % 2 * 4) & 15) | (high[i] >> run & 1) << 4;
-      values[32 * run + i] = scale * static_cast<float>(q) - minimum;
-    }
-  }
-}
-
-void decode_q6_k(const uint8_t* block, float* values) {
-  const float d = half_at(block + 208);
-  for (int s = 0; s < 16; ++s) {
-    const int half = s / 8, run = s % 8 / 2, begin = s % 2 * 16;
-    const uint8_t *low = block + 64 * half + 32 * (run % 2) + begin, *high = block + 128 + 32 * half + begin;
-    const float scale = d * static_cast<float>(static_cast<int8_t>(block[192 + s]));
-    for (int i = 0; i < 16; ++i) {
-      const int q = ((low[i] >> (run / 2 * 4) & 15) | (high[i] >> (2 * run) & 3) << 4) - 32;
-      values[16 * s + i] = scale * static_cast<float>(q);
-    }
-  }
+template <uint32_t number>
+void decode_super(const uint8_t* block, float* values) {
+  decode_block(*super_type(number), block, values);
 }
 
 void decode_mxfp4(const uint8_t* block, float* values) {
@@ -145,19 +66,19 @@ constexpr std::array<BlockType, 26> kTypes = {{{0, "F32", 1, 4, decode_f32, kNon
                                                {6, "Q5_0", 32, 22, decode_integer<kQ5_0>, kQ5_0},
                                                {7, "Q5_1", 32, 24, decode_integer<kQ5_1>, kQ5_1},
                                                {8, "Q8_0", 32, 34, decode_integer<kQ8_0>, kQ8_0},
-                                               {10, "Q2_K", 256, 84, decode_q2_k, kNone},
-                                               {11, "Q3_K", 256, 110, decode_q3_k, kNone},
-                                               {12, "Q4_K", 256, 144, decode_q4_k, kNone},
-                                               {13, "Q5_K", 256, 176, decode_q5_k, kNone},
-                                               {14, "Q6_K", 256, 210, decode_q6_k, kNone},
+                                               {10, "Q2_K", 256, 84, decode_super<10>, kNone},
+                                               {11, "Q3_K", 256, 110, decode_super<11>, kNone},
+                                               {12, "Q4_K", 256, 144, decode_super<12>, kNone},
+                                               {13, "Q5_K", 256, 176, decode_super<13>, kNone},
+                                               {14, "Q6_K", 256, 210, decode_super<14>, kNone},
                                                {16, "IQ2_XXS", 256, 66, decode_iq2_xxs, kNone},
                                                {17, "IQ2_XS", 256, 74, decode_iq2_xs, kNone},
                                                {18, "IQ3_XXS", 256, 98, decode_iq3_xxs, kNone},
                                                {19, "IQ1_S", 256, 50, decode_iq1_s, kNone},
-                                               {20, "IQ4_NL", 32, 18, decode_iq4_nl, kNone},
+                                               {20, "IQ4_NL", 32, 18, decode_super<20>, kNone},
                                                {21, "IQ3_S", 256, 110, decode_iq3_s, kNone},
                                                {22, "IQ2_S", 256, 82, decode_iq2_s, kNone},
-                                               {23, "IQ4_XS", 256, 136, decode_iq4_xs, kNone},
+                                               {23, "IQ4_XS", 256, 136, decode_super<23>, kNone},
                                                {29, "IQ1_M", 256, 56, decode_iq1_m, kNone},
                                                {30, "BF16", 1, 2, decode_bf16, kNone},
                                                {34, "TQ1_0", 256, 54, decode_tq1_0, kNone},

@@ -14,7 +14,7 @@
 //   Q6_K     256    210  128 bytes: low nibbles | 64 bytes: high pairs | 16 signed scales | d    d s (q - 32)
 //   MXFP4     32     17  a power of two, E8M0 | 16 bytes of E2M1, as Q4_0's nibbles              2^(x - 127) e2m1(q)
 //
-// The types IQ, TQ and NVFP4 are in io/gguf/grid_blocks.h.
+// IQ4 is in io/gguf/super/super_blocks.h; the other types IQ, TQ and NVFP4 are in io/gguf/grid_blocks.h.
 #pragma once
 #include <cstdint>
 #include <optional>

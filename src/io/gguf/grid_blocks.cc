@@ -15,15 +15,8 @@ uint32_t u32_at(const uint8_t* bytes) { return u16_at(bytes) | u16_at(bytes + 2)
 uint32_t nibble(const uint8_t* bytes, int i) { return bytes[i / 2] >> (i % 2 * 4) & 15u; }
 uint32_t even_signs(uint32_t seven) { return seven | (std::popcount(seven) & 1u) << 7; }
 
-constexpr float kTable4[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
 constexpr float kValues2[4] = {8, 25, 43, 0};
 constexpr float kValues3xxs[8] = {4, 12, 20, 28, 36, 44, 52, 62}, kValues3s[8] = {1, 3, 5, 7, 9, 11, 13, 15};
-
-void table_of_32(const uint8_t* codes, float scale, float* values) {
-  uint8_t q[32];
-  nibbles(codes, q);
-  for (int i = 0; i < 32; ++i) values[i] = scale * kTable4[q[i]];
-}
 
 // Writes `count` values of a grid point. `signs` gives one sign bit for each value.
 void put_point(uint32_t point, const float* of, int bits, int count, float scale, uint32_t signs, float* values) {
@@ -55,16 +48,6 @@ float third(uint8_t byte, int k) {
 float unsigned_e4m3(uint8_t code) { return code == 0x7F ? 0.0f : code == 0xFF ? 480.0f : e4m3_to_float(code & 0x7F); }
 
 }  // namespace
-
-void decode_iq4_nl(const uint8_t* block, float* values) { table_of_32(block + 2, half_at(block), values); }
-
-void decode_iq4_xs(const uint8_t* block, float* values) {
-  const float d = half_at(block);
-  for (int run = 0; run < 8; ++run) {
-    const uint32_t scale = nibble(block + 4, run) | (u16_at(block + 2) >> (2 * run) & 3) << 4;
-    table_of_32(block + 8 + 16 * run, d * (static_cast<float>(scale) - 32), values + 32 * run);
-  }
-}
 
 void decode_iq2_xxs(const uint8_t* block, float* values) {
   for (int run = 0; run < 8; ++run) {

@@ -2,8 +2,6 @@
 // signs:
 //
 //   type    block bytes  w                      layout, FP16 d first unless said
-//   IQ4_NL     32   18  d t(q)                 d | 16 bytes, as Q4_0's nibbles
-//   IQ4_XS    256  136  d (s - 32) t(q)        d | u16: high pairs of scales | 4 bytes: their low nibbles | 128 bytes
 //   IQ2_XXS   256   66  d (s + 1/2) / 4 g      d | 8 of: 4 bytes of points, u32 of 4 signs of 7 bits and s
 //   IQ2_XS    256   74  d (s + 1/2) / 4 g      d | 32 u16: 9 bits of a point, 7 of signs | 16 nibbles s
 //   IQ2_S     256   82  d (s + 1/2) / 4 g      d | 32 bytes of points | 32 bytes of signs | 8 bytes: high pairs of
@@ -24,8 +22,6 @@
 
 namespace fidelio::gguf {
 
-void decode_iq4_nl(const uint8_t* block, float* values);
-void decode_iq4_xs(const uint8_t* block, float* values);
 void decode_iq2_xxs(const uint8_t* block, float* values);
 void decode_iq2_xs(const uint8_t* block, float* values);
 void decode_iq2_s(const uint8_t* block, float* values);

@@ -14,6 +14,7 @@
 #include "io/gguf/names.h"
 #include "io/gguf/orders.h"
 #include "io/gguf/sampling.h"
+#include "io/gguf/super/super_blocks.h"
 #include "io/gguf/tokenizer.h"
 #include "io/hf_config.h"
 #include "io/identity/weights_hash.h"
@@ -55,7 +56,11 @@ constexpr FormatSpec kMxfp4{.kind = Kind::mxfp4, .bits = 4, .group = 32};
 FormatSpec format_of(const Rows& rows) {
   const IntegerCoding& coding = rows.matrix.type->integer;
   if (rows.matrix.type->name == "MXFP4" && rows.columns.empty()) return kMxfp4;
-  if (coding.bits == 0 || (coding.minimum && !minima_are_zero_points(rows))) return dense_format(*rows.matrix.type);
+  if (coding.bits == 0 || (coding.minimum && !minima_are_zero_points(rows))) {
+    const SuperType* super = super_type(rows.matrix.type->number);
+    const std::optional<FormatSpec> spec = super ? super_format(*super, rows.columns) : std::nullopt;
+    return spec ? *spec : dense_format(*rows.matrix.type);
+  }
   if (!moves_blocks(rows.columns)) return {.kind = Kind::f32, .bits = 32};
   return {.kind = Kind::integer, .bits = coding.bits, .group = 32, .symmetric = !coding.minimum};
 }
@@ -133,6 +138,22 @@ LinearWeight read_dense(const Rows& rows, const FormatSpec& spec) {
       std::memcpy(to + i * bytes, rows.row(r) + static_cast<size_t>(rows.columns[i]) * bytes, bytes);
   }
   return make_dense(values);
+}
+
+// Reads a linear. Where its values are copied, the file's pages leave memory again.
+LinearWeight read_linear(const Rows& rows, const FormatSpec& spec) {
+  const StoredMatrix& matrix = rows.matrix;
+  LinearWeight w = spec.is_dense()            ? read_dense(rows, spec)
+                   : spec.kind == Kind::mxfp4 ? read_mxfp4(rows)
+                   : spec.kind == Kind::super_block
+                       ? read_super(
+                             *super_type(matrix.type->number), spec, rows.count, matrix.columns,
+                             [&rows](int64_t r) { return rows.row(r); }, rows.columns)
+                       : read_integer(rows, spec);
+  const auto* begin = reinterpret_cast<const std::byte*>(matrix.row(rows.first));
+  const auto* dense = std::get_if<Dense>(&w.main);
+  if (!dense || dense->w.view.data != begin) rows.file->mapped()->drop(begin, rows.count * matrix.row_bytes());
+  return w;
 }
 
 // Returns what our own export says about itself, with its certificate where it has one, or "" for another program's
@@ -452,11 +473,7 @@ ModelSource open_source(const std::string& path) {
     const Rows rows = finder.matrix(id);
     const FormatSpec spec = format_of(rows);
     expanded.add(rows.matrix, spec, rows.count);
-    source.linears[id] = {spec, [rows, spec] {
-                            return spec.is_dense()            ? read_dense(rows, spec)
-                                   : spec.kind == Kind::mxfp4 ? read_mxfp4(rows)
-                                                              : read_integer(rows, spec);
-                          }};
+    source.linears[id] = {spec, [rows, spec] { return read_linear(rows, spec); }};
     if (has_bias(config, id.role)) vectors->add(bias_name(id), finder.bias(id));
   }
   add_small_tensors(config, finder, *vectors);

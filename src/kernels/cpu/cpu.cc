@@ -6,6 +6,7 @@
 #include <cassert>
 
 #include "kernels/cpu/cpu_state.h"
+#include "kernels/cpu/super/super.h"
 #include "kernels/cpu/vectors/vectors.h"
 
 namespace fidelio {
@@ -111,7 +112,7 @@ const cpu::LinearKernel* find_kernel(const LinearWeight& weight, Activations mod
   for (int set = static_cast<int>(isa); set >= 0; --set)
     for (const auto& table :
          {cpu::lowbit_kernels(static_cast<cpu::Isa>(set)), cpu::vector_kernels(static_cast<cpu::Isa>(set)),
-          cpu::dense_kernels(static_cast<cpu::Isa>(set))})
+          cpu::super_kernels(static_cast<cpu::Isa>(set)), cpu::dense_kernels(static_cast<cpu::Isa>(set))})
       for (size_t i = table.size(); i-- > 0;) {
         const cpu::LinearKernel& row = table[i];
         if (row.kind != weight.spec.kind || row.mode != mode || (row.bits != 0 && row.bits != weight.spec.bits))

@@ -52,6 +52,7 @@ struct Prepared {
   const void* plane1;     // i8x2: 32 bytes into plane0, the first low plane; x = scale * (128 hi + lo)
   const float* scale;     // (groups, M) FP32
   const int32_t* sum;     // (groups, M): the exact sum of 128 hi + lo (or of the i8 plane) over the group
+  const int32_t* half;    // (groups, M): the same over the first 16 columns; null unless a group is 32 columns
   int64_t stride;         // bytes from row to row of plane0 (integer forms: within one span of 32 columns)
 };
 

@@ -78,69 +78,6 @@ Layout as_view(Layout l, int bits, const lowbit::PlaneList& planes) {
   return l;
 }
 
-// A Place is the byte, within a span of a plane, that holds row r, column c (0..31) of a block, and the bit where the
-// field begins.
-struct Place {
-  int64_t byte;
-  int shift;
-};
-Place place_of(int width, int r, int c) {
-  const int quads = 8 / width, quad = c / 4;  // quads that a vector holds
-  return {64 * (quad / quads) + 4 * r + c % 4, lowbit::field_shift(width, quad % quads)};
-}
-
-// Returns the four codes of the quad at column c (a multiple of 4) of a plane's row, one in each byte. Codes past the
-// row's end are whatever its last byte holds: they only ever meet activations that are zero.
-template <int kWidth>
-uint32_t quad_of(const uint8_t* row, int64_t row_bytes, int64_t c) {
-  const int64_t at = c * kWidth / 8;
-  uint32_t x = row[at];
-  if constexpr (kWidth == 4) {
-    if (at + 1 < row_bytes) x |= uint32_t{row[at + 1]} << 8;
-    x = (x | x << 8) & 0x00ff00ffu;
-    return (x | x << 4) & 0x0f0f0f0fu;
-  }
-  if constexpr (kWidth == 2) {
-    x = (x | x << 12) & 0x000f000fu;
-    return (x | x << 6) & 0x03030303u;
-  }
-  x = (x >> (c % 8)) & 15u;
-  x = (x | x << 14) & 0x00030003u;
-  return (x | x << 7) & 0x01010101u;
-}
-
-template <int kWidth>
-void pack_plane(const uint8_t* row, int64_t row_bytes, int r, int64_t columns, uint8_t* plane) {
-  constexpr int64_t kQuads = 8 / kWidth;  // quads of a vector
-  for (int64_t quad = 0; 4 * quad < columns; ++quad) {
-    uint8_t* at = plane + quad / kQuads * 64 + 4 * r;
-    uint32_t fields;
-    std::memcpy(&fields, at, 4);
-    fields |= quad_of<kWidth>(row, row_bytes, 4 * quad) << lowbit::field_shift(kWidth, static_cast<int>(quad % kQuads));
-    std::memcpy(at, &fields, 4);
-  }
-}
-
-void pack_codes(const Codes& codes, const Layout& l, int64_t block, uint8_t* base) {
-  const auto widths = plane_widths(codes.bits);
-  for (size_t p = 0; p < widths.size(); ++p) {
-    const auto pack_row = widths[p] == 4 ? pack_plane<4> : widths[p] == 2 ? pack_plane<2> : pack_plane<1>;
-    const int64_t row_bytes = codes.planes[p].view.shape[1];
-    const auto* rows = codes.planes[p].as<const uint8_t>().data();
-    for (int r = 0; r < kBlock && block * kBlock + r < l.out; ++r)
-      pack_row(rows + (block * kBlock + r) * row_bytes, row_bytes, r, l.in, base + l.plane_offset[p]);
-  }
-}
-
-// Packs the scales (or FP4's offsets) of a block from (out, groups) to groups x 16 elements of `size` bytes.
-void pack_scales(const Tensor& scale, const Layout& l, int64_t block, uint8_t* to) {
-  const int64_t size = size_of(scale.dtype), groups = scale.shape[1];
-  const auto* from = reinterpret_cast<const uint8_t*>(scale.data);
-  for (int64_t r = 0; r < kBlock && block * kBlock + r < l.out; ++r)
-    for (int64_t g = 0; g < groups; ++g)
-      std::memcpy(to + (g * kBlock + r) * size, from + ((block * kBlock + r) * groups + g) * size, size);
-}
-
 void pack_zeros(const IntGroup& w, const Layout& l, int64_t block, uint8_t* base) {
   const int b = w.codes.bits;
   for (int64_t r = 0; r < kBlock && block * kBlock + r < l.out; ++r)
@@ -189,10 +126,10 @@ Buffer pack(const LinearWeight& w) {
   for (int64_t block = 0; block < l.blocks; ++block) {
     uint8_t* base = bytes + l.front + block * l.block_bytes;
     pack_codes(codes, l, block, base);
-    pack_scales(scale, l, block, base + l.scale_offset);
+    pack_groups(scale, l, block, base + l.scale_offset);
     if (l.scale != lowbit::Scale::f16) pack_row_scales(row_scale, l, block, base);
     if (l.has_zero && integer) pack_zeros(*integer, l, block, base);
-    if (l.has_zero && fp4) pack_scales(fp4->offset.view, l, block, base + l.zero_offset);
+    if (l.has_zero && fp4) pack_groups(fp4->offset.view, l, block, base + l.zero_offset);
   }
   return packed;
 }
@@ -215,7 +152,7 @@ int zero_at(const Layout& l, const uint8_t* base, int64_t group, int r) {
 
 // Decodes the values of 32 columns from their codes, with the same operations in the same order as formats'
 // decode_row().
-void decode_span(const Layout& l, const uint8_t* packed, const uint8_t* base, int64_t s, int r, const int* code,
+void decode_span(const Layout& l, const uint8_t* packed, const uint8_t* base, int64_t s, int r, const uint8_t* code,
                  int64_t columns, float* values) {
   const int64_t group = s / l.group_spans;
   if (l.coding == lowbit::kFp4) {
@@ -223,13 +160,13 @@ void decode_span(const Layout& l, const uint8_t* packed, const uint8_t* base, in
       const int64_t at = (2 * s + c / 16) * kBlock + r;
       const float offset = l.has_zero ? e4m3_to_float(base[l.zero_offset + at]) : 0.0f;
       values[c] = reinterpret_cast<const float*>(base)[r] *
-                  (e4m3_to_float(base[l.scale_offset + at]) * kE2m1[static_cast<size_t>(code[c])] + offset);
+                  (e4m3_to_float(base[l.scale_offset + at]) * kE2m1[code[c]] + offset);
     }
     return;
   }
   const float scale = scale_at(l, base, group, r);
   if (l.scale == lowbit::Scale::e8m0) {
-    for (int64_t c = 0; c < columns; ++c) values[c] = scale * kE2m1[static_cast<size_t>(code[c])];
+    for (int64_t c = 0; c < columns; ++c) values[c] = scale * kE2m1[code[c]];
     return;
   }
   const int zero = zero_at(l, base, group, r), below = l.code_bits - lowbit::bits_of(l.coding);
@@ -245,23 +182,11 @@ void decode_layout_row(const Linear& w, const Layout& l, const lowbit::PlaneList
   const auto* packed = w.packed.as<const uint8_t>();
   const uint8_t* base = packed + l.front + row / kBlock * l.block_bytes;
   const int r = static_cast<int>(row % kBlock);
-  std::array<std::array<Place, kSpan>, lowbit::PlaneList::kMost> places;
-  for (int p = 0; p < planes.count; ++p)
-    for (int c = 0; c < kSpan; ++c) places[p][c] = place_of(planes.width[p], r, c);
-  for (int64_t s = 0; s < l.spans; ++s) {
-    const int64_t columns = std::min<int64_t>(kSpan, l.in - s * kSpan);
-    int codes[kSpan];
-    for (int64_t c = 0; c < columns; ++c) {
-      int code = 0;
-      for (int p = 0; p < planes.count; ++p) {
-        const int width = planes.width[p];
-        const uint8_t byte = base[planes.offset[p] + s * 64 * width + places[p][c].byte];
-        code = code << width | ((byte >> places[p][c].shift) & ((1 << width) - 1));
-      }
-      codes[c] = code;
-    }
-    decode_span(l, packed, base, s, r, codes, columns, values + s * kSpan);
-  }
+  std::vector<uint8_t> codes(static_cast<size_t>(l.in));
+  read_codes(planes, base, r, codes);
+  for (int64_t s = 0; s < l.spans; ++s)
+    decode_span(l, packed, base, s, r, codes.data() + s * kSpan, std::min<int64_t>(kSpan, l.in - s * kSpan),
+                values + s * kSpan);
 }
 
 // The parameter kBits is the width of a view, or 0 for the whole weight.
@@ -290,6 +215,7 @@ lowbit::Job job_of(const Linear& w, const Layout& layout, const Prepared& x) {
           .planes = static_cast<const int8_t*>(x.plane0),
           .scale = x.scale,
           .sum = x.sum,
+          .half = x.half,
           .values = x.values,
           .first = 0,
           .last = 0,
@@ -433,17 +359,17 @@ std::span<const LinearKernel> of_isa(Isa isa, const Of& of) {
                               : of.template operator()<Isa::portable>();
 }
 
-// These are the three arrays of prepared integers, one after the other, each 64-byte aligned.
+// These are the arrays of prepared integers, one after the other, each 64-byte aligned.
 struct Parts {
   int64_t groups, row_bytes;
-  size_t scale, sum, total;
+  size_t scale, sum, half, total;
 
   Parts(Form form, int64_t rows, int64_t columns, int64_t group)
       : groups((columns + group - 1) / group), row_bytes(form == Form::i8 ? kSpan : 2 * kSpan) {
     const int64_t planes = round_up((columns + kSpan - 1) / kSpan * rows * row_bytes, 64),
                   one = round_up(groups * rows * 4, 64);
-    scale = static_cast<size_t>(planes), sum = static_cast<size_t>(planes + one),
-    total = static_cast<size_t>(planes + 2 * one);
+    scale = static_cast<size_t>(planes), sum = static_cast<size_t>(planes + one);
+    half = static_cast<size_t>(planes + 2 * one), total = half + static_cast<size_t>(group == kSpan ? one : 0);
   }
 };
 
@@ -494,7 +420,8 @@ Prepared prepare_integers(Form form, Isa isa, const float* x, int64_t rows, int6
       .last = last,
       .planes = reinterpret_cast<int8_t*>(scratch),
       .scale = reinterpret_cast<float*>(scratch + parts.scale),
-      .sum = reinterpret_cast<int32_t*>(scratch + parts.sum)};
+      .sum = reinterpret_cast<int32_t*>(scratch + parts.sum),
+      .half = group == kSpan ? reinterpret_cast<int32_t*>(scratch + parts.half) : nullptr};
   const lowbit::Kernels& kernels = kernels_of(isa);
   (form == Form::i8x2 ? kernels.prepare16 : form == Form::i16 ? kernels.prepare_words : kernels.prepare8)(job);
   return {.form = form,
@@ -507,6 +434,7 @@ Prepared prepare_integers(Form form, Isa isa, const float* x, int64_t rows, int6
           .plane1 = job.planes + (form == Form::i8x2 ? kSpan : 0),
           .scale = job.scale,
           .sum = job.sum,
+          .half = job.half,
           .stride = parts.row_bytes};
 }
 

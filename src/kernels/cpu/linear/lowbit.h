@@ -43,14 +43,15 @@
 //               neighbours, so a loop over M with 64 columns of weights held in registers streams through memory.
 //   words       (spans, M, 64), in place of two planes if the instruction set has no product of bytes (AVX2): 8
 //               quads of four INT16, columns in the order 0 2 1 3
-//   scale, sum  (groups, M)
+//   scale, sum  (groups, M), and where groups are spans also the sum of the first half of each, (groups, M)
 #pragma once
 #include <cstdint>
 
 namespace fidelio::cpu::lowbit {
 
-constexpr int kBlock = 16;     // output rows
-constexpr int kSpan = 32;      // columns of a span
+constexpr int kBlock = 16;  // output rows
+constexpr int kSpan = 32;   // columns of a span
+constexpr int kHalf = kSpan / 2;
 constexpr int kMaxRows = 128;  // rows of activations that a pass over the weights serves; their partial sums stay in L1
 constexpr float kSteps16 = 127 * 128 + 63;  // the largest integer of A16
 
@@ -106,6 +107,7 @@ struct Job {
   const int8_t* planes;  // integer forms
   const float* scale;
   const int32_t* sum;
+  const int32_t* half;
   const float* values;  // f32: (M, in)
   int64_t first, last;
   float* y;  // (M, out), rows y_stride floats apart
@@ -123,6 +125,7 @@ struct PrepareJob {
   int8_t* planes;
   float* scale;
   int32_t* sum;
+  int32_t* half;  // or null
 };
 
 // A MergePlane reassembles a split plane. A plane of 4 bits may be split into 2|1|1 or 1|1|2, one of 2 bits into 1|1

@@ -15,7 +15,7 @@
 namespace fidelio::cpu::lowbit {
 namespace {
 
-constexpr int kTileRows = 16, kTiles = kMaxRows / kTileRows, kQuads = kSpan / 4, kMostSpans = 4;
+constexpr int kTiles = kMaxRows / kTileRows, kQuads = kSpan / 4, kMostSpans = 4;
 
 // Tiles 0 .. 3 are the sums of the high and the low plane, of one block and the next; 4 and 5 are the planes; 6 and 7
 // are the blocks.
@@ -28,17 +28,6 @@ struct Pass {
   alignas(64) float partial[kTiles][2][kTileRows][kBlock];
   alignas(64) uint8_t weights[kMostSpans][2][kQuads][64];
   alignas(64) int32_t sums[2][2][kTileRows][kBlock];  // indexed by plane and by block
-};
-
-// Tiles of rows end with the batch: the last one begins early, and the rows that it shares with the one before are
-// not stored.
-struct Rows {
-  int64_t begin, end, all;
-  int64_t tiles() const { return (end - begin + kTileRows - 1) / kTileRows; }
-  int64_t first_of(int64_t tile) const {
-    const int64_t first = begin + tile * kTileRows;
-    return first + kTileRows <= all ? first : all - kTileRows;
-  }
 };
 
 // Leaves the sums of a tile of rows over `spans` spans, from x on, in pass.sums.
@@ -83,8 +72,8 @@ FIDELIO_INLINE void add_group(const Pass& pass, int block, const Group& group, f
 }
 
 template <int kCoding, bool kTwo, int kBlocks>
-void multiply_blocks(const Job& job, int64_t block, const Rows& rows, __m512i table, const ZeroReader<kCoding>& zeros,
-                     Pass& pass) {
+void multiply_blocks(const Job& job, int64_t block, const TileRows& rows, __m512i table,
+                     const ZeroReader<kCoding>& zeros, Pass& pass) {
   const Layout& l = job.layout;
   const uint8_t* const base[2] = {job.packed + l.front + block * l.block_bytes,
                                   job.packed + l.front + (block + kBlocks - 1) * l.block_bytes};
@@ -130,7 +119,7 @@ void multiply(const Job& job) {
   Pass pass;
   _tile_loadconfig(&kShapes);
   for (int64_t m0 = 0; m0 < job.rows; m0 += kMaxRows) {
-    const Rows rows{m0, m0 + kMaxRows < job.rows ? m0 + kMaxRows : job.rows, job.rows};
+    const TileRows rows{m0, m0 + kMaxRows < job.rows ? m0 + kMaxRows : job.rows, job.rows};
     int64_t block = job.first;
     for (; block + 2 <= job.last; block += 2) multiply_blocks<kCoding, kTwo, 2>(job, block, rows, table, zeros, pass);
     if (block < job.last) multiply_blocks<kCoding, kTwo, 1>(job, block, rows, table, zeros, pass);

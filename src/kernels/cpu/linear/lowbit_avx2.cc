@@ -19,7 +19,6 @@
 #include <cstring>
 
 #include "kernels/cpu/linear/lowbit_avx2.h"
-#include "kernels/cpu/linear/lowbit_half.h"
 #include "kernels/cpu/linear/lowbit_merge.h"
 #include "kernels/cpu/linear/lowbit_prepare.h"
 
@@ -186,7 +185,7 @@ void multiply_fp4_tile(const Job& job, int64_t block, int64_t m0, int64_t rows, 
     for (int64_t m = 0; m < rows; ++m) {
       const int64_t at = s * job.rows + m0 + m;
       const int8_t* x = job.planes + at * (kTwo ? 2 * kSpan : kSpan);
-      const int32_t sum = first_half_sum<kTwo>(x);
+      const int32_t sum = job.half[at];
       add_half<kTwo, 0>(codes, x, first, sum, job.scale[at], tile.partial[m]);
       add_half<kTwo, 4>(codes, x, second, job.sum[at] - sum, job.scale[at], tile.partial[m]);
     }
@@ -218,27 +217,6 @@ void multiply_fp4(const Job& job) {
   for_each_tile(job, [&](int64_t block, int64_t m0, int64_t rows) {
     multiply_fp4_tile<kTwo>(job, block, m0, rows, table, tile);
   });
-}
-
-// Computes partial (kRows, kBlock) += x (kRows, columns), rows `stride` apart, times the weights of a span. Twelve
-// sums that do not wait for each other hide the latency of an FMA; each adds its columns in order.
-template <int kRows>
-void accumulate_f32(const float (&weights)[kSpan][kBlock], const float* x, int64_t stride, int64_t columns,
-                    float (*partial)[kBlock]) {
-  __m256 sums[kRows][2];
-#pragma GCC unroll 6
-  for (int m = 0; m < kRows; ++m) sums[m][0] = _mm256_load_ps(partial[m]), sums[m][1] = _mm256_load_ps(partial[m] + 8);
-  for (int64_t k = 0; k < columns; ++k) {
-    const __m256 first = _mm256_load_ps(weights[k]), second = _mm256_load_ps(weights[k] + 8);
-#pragma GCC unroll 6
-    for (int m = 0; m < kRows; ++m) {
-      const __m256 v = _mm256_broadcast_ss(x + m * stride + k);
-      sums[m][0] = _mm256_fmadd_ps(first, v, sums[m][0]);
-      sums[m][1] = _mm256_fmadd_ps(second, v, sums[m][1]);
-    }
-  }
-#pragma GCC unroll 6
-  for (int m = 0; m < kRows; ++m) _mm256_store_ps(partial[m], sums[m][0]), _mm256_store_ps(partial[m] + 8, sums[m][1]);
 }
 
 // Multiplies FP32 activations: a span of weights is decoded to FP32 and its columns are added in order, one FMA for

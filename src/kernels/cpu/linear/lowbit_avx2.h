@@ -161,6 +161,27 @@ FIDELIO_INLINE __m256i placed(const Layout& l, __m256i integer) {
   return is_view(kCoding) ? _mm256_sll_epi32(integer, _mm_cvtsi32_si128(l.code_bits - bits_of(kCoding) + 1)) : integer;
 }
 
+// Computes partial (kRows, kBlock) += x (kRows, columns), rows `stride` apart, times the weights of a span. Twelve
+// sums that do not wait for each other hide the latency of an FMA; each adds its columns in order.
+template <int kRows>
+void accumulate_f32(const float (&weights)[kSpan][kBlock], const float* x, int64_t stride, int64_t columns,
+                    float (*partial)[kBlock]) {
+  __m256 sums[kRows][2];
+#pragma GCC unroll 6
+  for (int m = 0; m < kRows; ++m) sums[m][0] = _mm256_load_ps(partial[m]), sums[m][1] = _mm256_load_ps(partial[m] + 8);
+  for (int64_t k = 0; k < columns; ++k) {
+    const __m256 first = _mm256_load_ps(weights[k]), second = _mm256_load_ps(weights[k] + 8);
+#pragma GCC unroll 6
+    for (int m = 0; m < kRows; ++m) {
+      const __m256 v = _mm256_broadcast_ss(x + m * stride + k);
+      sums[m][0] = _mm256_fmadd_ps(first, v, sums[m][0]);
+      sums[m][1] = _mm256_fmadd_ps(second, v, sums[m][1]);
+    }
+  }
+#pragma GCC unroll 6
+  for (int m = 0; m < kRows; ++m) _mm256_store_ps(partial[m], sums[m][0]), _mm256_store_ps(partial[m] + 8, sums[m][1]);
+}
+
 // Stores y[m, 16 rows of the block] = or += partial * row scale (if the weights lack it) + bias.
 void store(const Job& job, int64_t block, int64_t m, const float* partial, bool scale_rows) {
   const int64_t left = job.layout.out - block * kBlock;

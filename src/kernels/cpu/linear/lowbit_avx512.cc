@@ -16,38 +16,11 @@
 #include <cstring>
 
 #include "kernels/cpu/linear/lowbit_avx512_body.h"
-#include "kernels/cpu/linear/lowbit_half.h"
 #include "kernels/cpu/linear/lowbit_merge.h"
 #include "kernels/cpu/linear/lowbit_prepare.h"
 
 namespace fidelio::cpu::lowbit {
 namespace {
-
-FIDELIO_INLINE __m512i broadcast(const int8_t* p) {
-  int32_t x;
-  std::memcpy(&x, p, 4);
-  return _mm512_set1_epi32(x);
-}
-
-// Even and odd quads of a plane have accumulators of their own; otherwise the dot product's latency, not its rate,
-// would bound a row.
-struct Sums {
-  __m512i even = _mm512_setzero_si512(), odd = _mm512_setzero_si512();
-  FIDELIO_INLINE __m512i total() const { return _mm512_add_epi32(even, odd); }
-};
-
-// Recursion replaces a loop, so that indices are constants before the compiler decides whether w can live in
-// registers.
-template <bool kTwo, int kQuad, int kQuads>
-FIDELIO_INLINE void dot_quads(const __m512i* w, const int8_t* x, Sums& hi, Sums& lo) {
-  if constexpr (kQuad < kQuads) {
-    __m512i& h = kQuad % 2 ? hi.odd : hi.even;
-    __m512i& l = kQuad % 2 ? lo.odd : lo.even;
-    h = _mm512_dpbusd_epi32(h, w[kQuad], broadcast(x + 4 * kQuad));
-    if constexpr (kTwo) l = _mm512_dpbusd_epi32(l, w[kQuad], broadcast(x + kSpan + 4 * kQuad));
-    dot_quads<kTwo, kQuad + 1, kQuads>(w, x, hi, lo);
-  }
-}
 
 // Returns (hi << 7) + lo of kSpans spans for one row. x points to the row in the first span; the next span is
 // `span_bytes` further.
@@ -213,7 +186,7 @@ void multiply_fp4_tile(const Job& job, int64_t block, int64_t m0, int64_t rows, 
     for (int64_t m = 0; m < rows; ++m) {
       const int64_t at = s * job.rows + m0 + m;
       const int8_t* x = job.planes + at * kRowBytes<kTwo>;
-      const int32_t sum = first_half_sum<kTwo>(x);
+      const int32_t sum = job.half[at];
       __m512 partial = add_half<kTwo, 0>(_mm512_load_ps(tile.partial[m]), w, x, first, sum, job.scale[at]);
       partial = add_half<kTwo, 4>(partial, w, x, second, job.sum[at] - sum, job.scale[at]);
       _mm512_store_ps(tile.partial[m], partial);

@@ -8,6 +8,8 @@
 #endif
 #include <immintrin.h>
 
+#include <cstring>
+
 #include "kernels/cpu/linear/lowbit_planes.h"
 
 namespace fidelio::cpu::lowbit {
@@ -151,6 +153,32 @@ struct ZeroReader {
 
 template <bool kTwo>
 constexpr int64_t kRowBytes = kTwo ? 2 * kSpan : kSpan;
+
+FIDELIO_INLINE __m512i broadcast(const int8_t* p) {
+  int32_t x;
+  std::memcpy(&x, p, 4);
+  return _mm512_set1_epi32(x);
+}
+
+// Even and odd quads of a plane have accumulators of their own; otherwise the dot product's latency, not its rate,
+// would bound a row.
+struct Sums {
+  __m512i even = _mm512_setzero_si512(), odd = _mm512_setzero_si512();
+  FIDELIO_INLINE __m512i total() const { return _mm512_add_epi32(even, odd); }
+};
+
+// Recursion replaces a loop, so that indices are constants before the compiler decides whether w can live in
+// registers.
+template <bool kTwo, int kQuad, int kQuads>
+FIDELIO_INLINE void dot_quads(const __m512i* w, const int8_t* x, Sums& hi, Sums& lo) {
+  if constexpr (kQuad < kQuads) {
+    __m512i& h = kQuad % 2 ? hi.odd : hi.even;
+    __m512i& l = kQuad % 2 ? lo.odd : lo.even;
+    h = _mm512_dpbusd_epi32(h, w[kQuad], broadcast(x + 4 * kQuad));
+    if constexpr (kTwo) l = _mm512_dpbusd_epi32(l, w[kQuad], broadcast(x + kSpan + 4 * kQuad));
+    dot_quads<kTwo, kQuad + 1, kQuads>(w, x, hi, lo);
+  }
+}
 
 FIDELIO_INLINE __m512 accumulate(__m512 partial, __m512i integer, __m512i zero, __m512 weight_scale, const int32_t* sum,
                                  const float* scale) {

@@ -1,6 +1,11 @@
-// This file declares the integer forms of linear.h's prepare(); their layout is drawn in lowbit.h.
+// This file declares the integer forms of linear.h's prepare(), and how codes become the planes of a packed block; both
+// layouts are drawn in lowbit.h.
 #pragma once
+#include <span>
+
 #include "kernels/cpu/linear/linear.h"
+#include "kernels/cpu/linear/lowbit.h"
+#include "kernels/cpu/linear/lowbit_split.h"
 
 namespace fidelio::cpu {
 
@@ -10,5 +15,13 @@ namespace fidelio::cpu {
 size_t prepared_integer_bytes(Form form, int64_t rows, int64_t columns, int64_t group);
 Prepared prepare_integers(Form form, Isa isa, const float* x, int64_t rows, int64_t columns, int64_t group,
                           IntegerBits bits, std::byte* scratch, int64_t first, int64_t last);
+
+// Packs the codes of a block's rows into its planes, which are zeros before.
+void pack_codes(const Codes& codes, const lowbit::Layout& l, int64_t block, uint8_t* base);
+// Packs what groups of columns have (scales, FP4's offsets) of a block's rows, from (out, groups) to groups x 16
+// elements.
+void pack_groups(const Tensor& groups, const lowbit::Layout& l, int64_t block, uint8_t* to);
+// Reads the first codes.size() codes of row r of a block.
+void read_codes(const lowbit::PlaneList& planes, const uint8_t* base, int r, std::span<uint8_t> codes);
 
 }  // namespace fidelio::cpu

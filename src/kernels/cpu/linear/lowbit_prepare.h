@@ -20,12 +20,17 @@ enum class Split { two, one, words };
 // the next.
 constexpr int word_of(int c) { return c % 4 == 1 || c % 4 == 2 ? c ^ 3 : c; }
 
-// Rounds 32 values of one span to integers with |q| <= 16319, stores them as kSplit says, and returns their sum.
-template <Split kSplit>
-inline int32_t split_span(const float* x, float inverse, int8_t* planes) {
+struct SpanSums {
+  int32_t first, all;  // the sums of the first 16 columns and of all
+};
+
+// Rounds values of one span, from column kFirst to before kLast, to integers with |q| <= 16319, stores them as kSplit
+// says, and returns their sum.
+template <Split kSplit, int kFirst, int kLast>
+inline uint32_t split_columns(const float* x, float inverse, int8_t* planes) {
   constexpr float kMagic = 12582912.0f;  // 1.5 * 2^23: adding it rounds to the nearest integer, ties to even
   uint32_t total = 0;                    // wraps for NaN and infinities, which the scale carries through
-  for (int i = 0; i < kSpan; ++i) {
+  for (int i = kFirst; i < kLast; ++i) {
     const float shifted = x[i] * inverse + kMagic;
     uint32_t u;
     std::memcpy(&u, &shifted, 4);
@@ -42,7 +47,13 @@ inline int32_t split_span(const float* x, float inverse, int8_t* planes) {
       std::memcpy(planes + 2 * word_of(i), &word, 2);
     }
   }
-  return static_cast<int32_t>(total);
+  return total;
+}
+template <Split kSplit>
+inline SpanSums split_span(const float* x, float inverse, int8_t* planes) {
+  const uint32_t first = split_columns<kSplit, 0, kHalf>(x, inverse, planes);
+  return {static_cast<int32_t>(first),
+          static_cast<int32_t>(first + split_columns<kSplit, kHalf, kSpan>(x, inverse, planes))};
 }
 
 // Returns the largest magnitude. NaN counts above everything (as bit patterns of magnitudes do), so it reaches the
@@ -73,21 +84,22 @@ inline void prepare_rows(const PrepareJob& job) {
       const bool zero = largest < kTiny;
       const float inverse = zero ? 0.0f : steps / largest;
       uint32_t sum = 0;
+      int32_t first_half = 0;
       for (int64_t t = s; t < end; ++t) {
         int8_t* planes = job.planes + (t * job.rows + m) * kBytes;
         const int64_t left = job.columns - t * kSpan;
-        if (left >= kSpan) {
-          sum += static_cast<uint32_t>(split_span<kSplit>(x + t * kSpan, inverse, planes));
-        } else {
-          float padded[kSpan] = {};
-          std::memcpy(padded, x + t * kSpan, static_cast<size_t>(left) * sizeof(float));
-          sum += static_cast<uint32_t>(split_span<kSplit>(padded, inverse, planes));
-        }
+        float padded[kSpan] = {};
+        if (left < kSpan) std::memcpy(padded, x + t * kSpan, static_cast<size_t>(left) * sizeof(float));
+        const SpanSums sums = split_span<kSplit>(left < kSpan ? padded : x + t * kSpan, inverse, planes);
+        sum += static_cast<uint32_t>(sums.all);
+        first_half = sums.first;
       }
       job.scale[g * job.rows + m] = zero ? 0.0f : largest / steps;
       // For a NaN or infinity the integers mean nothing and the scale carries it; their sum must not overflow a
       // kernel.
-      job.sum[g * job.rows + m] = largest <= std::numeric_limits<float>::max() ? static_cast<int32_t>(sum) : 0;
+      const bool finite = largest <= std::numeric_limits<float>::max();
+      job.sum[g * job.rows + m] = finite ? static_cast<int32_t>(sum) : 0;
+      if (job.half) job.half[g * job.rows + m] = finite ? first_half : 0;
     }
   }
 }

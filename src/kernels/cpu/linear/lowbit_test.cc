@@ -385,14 +385,16 @@ TEST(Lowbit, PreparedRowsRoundToTheNearestStepAndSumExactlyOnEveryIsa) {
       const Prepared p = cpu::prepare(form, isa, x.data(), rows, columns, group, 8, scratch.data(), 0, rows);
       for (int64_t m = 0; m < rows; ++m)
         for (int64_t g = 0; g < 4; ++g) {
-          int sum = 0;
+          int sum = 0, half = 0;
           const float scale = p.scale[g * rows + m];
           for (int64_t c = g * group; c < std::min(columns, (g + 1) * group); ++c) {
             sum += integer_of(p, m, c);
+            half += c % group < 16 ? integer_of(p, m, c) : 0;
             EXPECT_LE(std::abs(double{scale} * integer_of(p, m, c) - x[m * columns + c]),
                       scale * (0.5 + 3 * kUnit * lowbit::kSteps16));
           }
           EXPECT_EQ(p.sum[g * rows + m], sum);
+          EXPECT_EQ(p.half[g * rows + m], half);
           for (int64_t c = columns; c < 128; ++c) EXPECT_EQ(integer_of(p, m, c), 0);
         }
       EXPECT_EQ(p.scale[1 * rows + 0], 0.0f);
