@@ -74,8 +74,8 @@ struct FpBlock {
   OwnedTensor row_scale;
 };
 
-// This holds ggml's super-blocks of 256 columns, whose groups have integer scales s and minima t. In FP32, in this order
-// of operations, w = (d s) q - (m t) with minima, (d s) (q - 2^(b-1)) without, and (d s) kFixedTable[q] for lut4.
+// This holds ggml's super-blocks of 256 columns, whose groups have integer scales s and minima t. In FP32, in this
+// order of operations, w = (d s) q - (m t) with minima, (d s) (q - 2^(b-1)) without, and (d s) kFixedTable[q] for lut4.
 struct SuperBlock {
   Codes codes;              // (out, in)
   OwnedTensor scale;        // It is i8 (out, groups) without minima and u8 with them. Of 2 bits, s + 16 t is one byte.

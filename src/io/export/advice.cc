@@ -81,4 +81,22 @@ std::string why_larger(const Checkpoint& source, std::string_view target) {
                      line_that_fits(source, target));
 }
 
+void check_exports_to(const Checkpoint& source, std::string_view target) {
+  if (target == "gguf") {
+    check_gguf_model(source);
+    GgufKeys unused;
+    const ModelConfig& c = source.config();
+    return put_tokenizer(unused, source.texts(), c.v, c.eos_ids.empty() ? -1 : c.eos_ids.front());
+  }
+  check_separate(source, target);
+  check(target != "gptq" || delta_layers(source.config()).empty(),
+        "{} cannot be exported to gptq: its form does not say which parts of a delta net stay as they are; "
+        "compressed-tensors and gguf do",
+        source.folder());
+  check(target != "gptq" || source.config().experts == 0,
+        "{} cannot be exported to gptq: its readers disagree on how the experts of {} are kept; compressed-tensors and "
+        "gguf hold them",
+        source.folder(), name_of(source.config().architecture));
+}
+
 }  // namespace fidelio

@@ -495,23 +495,6 @@ void put_tokenizer_of(const Checkpoint& source, GgufKeys& keys) {
 
 }  // namespace
 
-void check_exports_to(const Checkpoint& source, std::string_view target) {
-  if (target == kGgufTarget) {
-    check_gguf_model(source);
-    GgufKeys unused;
-    return put_tokenizer_of(source, unused);
-  }
-  check_separate(source, target);
-  check(target != "gptq" || delta_layers(source.config()).empty(),
-        "{} cannot be exported to gptq: its form does not say which parts of a delta net stay as they are; "
-        "compressed-tensors and gguf do",
-        source.folder());
-  check(target != "gptq" || source.config().experts == 0,
-        "{} cannot be exported to gptq: its readers disagree on how the experts of {} are kept; compressed-tensors and "
-        "gguf hold them",
-        source.folder(), name_of(source.config().architecture));
-}
-
 std::vector<std::string> export_gguf(const Checkpoint& source, const std::string& file, bool exact) {
   check(!std::filesystem::exists(file), "{} exists already; choose another output file or remove it", file);
   check_gguf_model(source);

@@ -3,8 +3,8 @@
 // either way. Blocks of 32 columns are super-blocks of one group, whose scale and minimum are 1. io/gguf/blocks.h draws
 // the bytes; IQ4's are
 //
-//   IQ4_XS  256  136  d | u16: two high bits of 8 scales | 4 bytes: their low nibbles | 128 bytes     d (s - 32) table[q]
-//   IQ4_NL   32   18  d | 16 bytes: low nibbles elements 0-15, high 16-31                             d table[q]
+//   IQ4_XS  256  136  d | u16: two high bits of 8 scales | 4 bytes: their low nibbles | 128 bytes   d (s - 32) table[q]
+//   IQ4_NL   32   18  d | 16 bytes: low nibbles elements 0-15, high 16-31                           d table[q]
 #pragma once
 #include <array>
 #include <cstdint>

@@ -1,7 +1,7 @@
-// This file has what AMX's LDTILECFG reads (how many rows each of eight tiles has, and how many bytes a row), and how the
-// rows of a batch are cut into tiles. It is plain data, since files compiled for AMX include it. TileShapes must be given
-// as a constant: g++ 12 takes _tile_loadconfig() to read only 8 bytes of it, and would leave the rest of one on the stack
-// unwritten.
+// This file has what AMX's LDTILECFG reads (how many rows each of eight tiles has, and how many bytes a row), and how
+// the rows of a batch are cut into tiles. It is plain data, since files compiled for AMX include it. TileShapes must be
+// given as a constant: g++ 12 takes _tile_loadconfig() to read only 8 bytes of it, and would leave the rest of one on
+// the stack unwritten.
 #pragma once
 #include <cstdint>
 

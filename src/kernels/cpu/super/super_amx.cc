@@ -1,7 +1,7 @@
-// This file multiplies packed super-blocks with AMX, as linear/lowbit_amx.cc does plain integers: INT8 planes of 16 rows
-// of the batch times 16 output rows' quads are exact sums of 16 x 16. A group has a product of its own for either plane,
-// with 8 quads or, where groups are half a span, 4. The sums are then treated as in super_avx512.cc, so the results have
-// the same bits. Batches with fewer rows than a tile are left to that file.
+// This file multiplies packed super-blocks with AMX, as linear/lowbit_amx.cc does plain integers: INT8 planes of 16
+// rows of the batch times 16 output rows' quads are exact sums of 16 x 16. A group has a product of its own for either
+// plane, with 8 quads or, where groups are half a span, 4. The sums are then treated as in super_avx512.cc, so the
+// results have the same bits. Batches with fewer rows than a tile are left to that file.
 #include "kernels/cpu/linear/tile_shapes.h"
 #include "kernels/cpu/super/super_avx512_body.h"
 
@@ -27,8 +27,8 @@ struct Pass {
   alignas(64) int32_t sums[kParts][2][kTileRows][kBlock];  // indexed by group and by plane
 };
 
-// Leaves the sums of a tile of rows in pass.sums. The activations of the second group, if there is one, are `next` bytes
-// further.
+// Leaves the sums of a tile of rows in pass.sums. The activations of the second group, if there is one, are `next`
+// bytes further.
 template <int kKind, bool kTwo>
 FIDELIO_INLINE void multiply_groups(const int8_t* x, int64_t next, int groups, Pass& pass) {
   asm volatile("" ::: "memory");  // g++'s tile loads do not declare that they read memory stored before
