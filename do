@@ -10,7 +10,7 @@ export CCACHE_BASEDIR=$PWD CCACHE_NOHASHDIR=1 CCACHE_SLOPPINESS=pch_defines,time
 packages=(g++ cmake ninja-build ccache pkg-config git
   nlohmann-json3-dev libfmt-dev libspdlog-dev libcli11-dev libopenblas-dev libonig-dev libutf8proc-dev
   libedit-dev libssl-dev zlib1g-dev libopenmpi-dev openmpi-bin libgtest-dev libgmock-dev libboost-dev
-  clang clang-format libclang-rt-14-dev dpkg-dev)
+  clang clang-format libclang-rt-14-dev dpkg-dev python3-numpy)
 
 deps() {
   local missing=() p
