@@ -118,7 +118,7 @@ TEST_F(Library, LogitsRefuseWhatIsNoSequence) {
 TEST(LibraryEnd, WhoWaitsIsToldOfTheEnd) {
   fidelio_model* model = opened({kModel.c_str(), "--threads", "1"});
   const std::string body =
-      json({{"prompt", "A"}, {"max_tokens", 100000}, {"ignore_eos", true}, {"stream", true}}).dump();
+      json({{"prompt", "A"}, {"max_tokens", 100000}, {"ignore_eos", true}, {"stream", true}, {"n", 64}}).dump();
   fidelio_answer* answer = nullptr;
   ASSERT_EQ(fidelio_ask(model, "POST", "/v1/completions", body.data(), body.size(), &answer), FIDELIO_OK);
   std::thread closes([&] { EXPECT_EQ(fidelio_close(model), FIDELIO_OK); });
