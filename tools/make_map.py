@@ -18,7 +18,7 @@ SAYS = {
     "arch": "what a model is, as numbers", "step": "a step of a model as data", "io": "checkpoints, GGUF, exports", "kernels": "ref · cpu · cuda",
     "alloc": "exact allocation", "runtime": "the transformer, once", "engine": "scheduler, drafts, text", "train": "backward, tuning",
     "quant": "GPTQ, grids, vectors", "eval": "KL, EAR, tasks", "serve": "HTTP, OpenAI's JSON", "sensitivity": "what each group costs",
-    "compress": "target to certificate", "app": "the command line",
+    "compress": "target to certificate", "app": "the command line", "library": "the C interface",
 }
 BOX_WIDTH, BOX_HEIGHT, GAP_X, GAP_Y, MARGIN = 206, 46, 18, 44, 14
 STYLE = """
@@ -29,7 +29,7 @@ text{font:12px system-ui,-apple-system,"Segoe UI",Roboto,sans-serif;fill:#5d6779
 
 
 def main():
-    rooms = {room: set(lint.ROOMS) - {room} if may is None else set(may) for room, may in lint.ROOMS.items()}
+    rooms = lint.ROOMS
 
     def level(room):
         return 1 + max((level(other) for other in rooms[room]), default=-1)

@@ -127,6 +127,12 @@ void Server::handle(HttpRequest&& request, const std::shared_ptr<Exchange>& exch
   }
 }
 
+void Server::ask(HttpRequest request, std::shared_ptr<Exchange> exchange) {
+  http_.post([this, request = std::move(request), exchange = std::move(exchange)]() mutable {
+    handle(std::move(request), exchange);
+  });
+}
+
 void Server::dispatch(HttpRequest&& request, const std::shared_ptr<Exchange>& exchange) {
   constexpr std::string_view model_path = "/v1/models/";
   const bool of_model = request.path.starts_with(model_path);

@@ -35,6 +35,9 @@ class Server {
   void run();
   // The callback runs on the event loop after the model is loaded.
   void on_ready(std::function<void(const ServedModel&)> callback) { ready_ = std::move(callback); }
+  // Answers a request that comes from this process and not from a connection. The exchange hears of it on the event
+  // loop. Any thread may call it while run() is active.
+  void ask(HttpRequest request, std::shared_ptr<Exchange> exchange);
   EngineStatus status() const { return engine_->status(); }
 
  private:

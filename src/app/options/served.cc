@@ -35,6 +35,23 @@ int64_t default_state_slots(const ServedOptions& o, const Runner& runner, const 
 
 }  // namespace
 
+void add_served(CLI::App& verb, ServedOptions& o) {
+  verb.add_flag("--sanitize-control-tokens", o.sanitize_control_tokens,
+                "Control tokens that stand in messages are text: who writes <|im_end|> does not end his turn");
+  verb.add_option("--max-sequences", o.max_sequences, "Answers computed side by side")->check(CLI::Range(1, 128));
+  verb.add_option("--cache-tokens", o.cache_tokens,
+                  "Tokens the cache holds in all; 0 = 16384, on a GPU with room 2048 for each of --max-sequences, or "
+                  "as many as "
+                  "needed")
+      ->check(from_to(0, kMostCacheTokens));
+  verb.add_option("--state-slots", o.state_slots,
+                  "Slots for the states of models with delta nets, at least one for each answer side by side; 0 = with "
+                  "room for shared prefixes and drafts, within 2 GiB, on a GPU within half of the free memory")
+      ->check(from_to(0, kMostCacheTokens));
+  add_draft(verb, o.draft);
+  add_run_options(verb, o.run);
+}
+
 serve::Loaded load_served(const ServedOptions& o) {
   TextModel opened = open_model(o.run.model);
   const ModelConfig& config = opened.checkpoint.config();

@@ -18,6 +18,10 @@ struct ServedOptions {
   int64_t state_slots = 0;   // 0 means as EngineOptions says, on a GPU within half of the memory that is left.
 };
 
+// Adds the options about how a served model is run, which are those of every verb that runs one, of drafts, and of
+// answers side by side. MODEL and --name are not among them.
+void add_served(CLI::App& verb, ServedOptions& options);
+
 serve::Loaded load_served(const ServedOptions& options);
 
 // This describes how a model is run, which decides whether the figures of its certificate apply.

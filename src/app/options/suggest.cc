@@ -94,4 +94,36 @@ std::string about_model(const std::string& folder) {
   return how_to_download(folder);
 }
 
+std::string about_unknown_option(const CLI::App& app, const std::vector<std::string>& unknown) {
+  const CLI::App* verb = &app;
+  std::string whole;
+  while (!verb->get_subcommands().empty()) {
+    verb = verb->get_subcommands().front();
+    whole += (whole.empty() ? "" : " ") + verb->get_name();
+  }
+  std::vector<std::string> names;
+  for (const CLI::Option* option : verb->get_options())
+    for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
+  std::string message;
+  for (const std::string& word : unknown) {
+    const std::string name = word.substr(0, word.find('='));
+    const std::string near = name.starts_with("--") ? nearest_word(name, names) : "";
+    if (name.starts_with("-"))
+      message += fmt::format("{}{} has no option {}{}", message.empty() ? "" : "\n", whole, name,
+                             near.empty() ? "" : fmt::format("; did you mean {}?", near));
+  }
+  return message.empty() ? fmt::format("{} takes no further argument: \"{}\"", whole, fmt::join(unknown, " "))
+                         : message;
+}
+
+std::string about_missing(const CLI::App& app, const std::string& message) {
+  const CLI::App* verb = &app;
+  while (!verb->get_subcommands().empty()) verb = verb->get_subcommands().front();
+  for (const CLI::Option* option : verb->get_options())
+    if (!option->get_positional() && option->get_expected_max() > 1 && option->results().size() > 1)
+      return fmt::format("{}; {} took all {} words behind it: the model goes before it", message, option->get_name(),
+                         option->results().size());
+  return message;
+}
+
 }  // namespace fidelio::app

@@ -5,8 +5,7 @@
 #include "app/options/common.h"
 #include "core/file.h"
 #include "core/foreign/json.h"
-#include "runtime/page_table.h"
-#include "step/own_slot.h"
+#include "runtime/execution/logits_of.h"
 
 namespace fidelio::app {
 namespace {
@@ -61,21 +60,10 @@ void add_logits(CLI::App& app) {
     RunnerOptions options = runner_options(o->run);
     options.cache_tokens = n;
     const auto runner = make_runner(o->run, checkpoint, options);
-    runner->reserve_states(1);
-    PageTable pages(runner->cache_pages());
-    pages.grow(0, n);
 
     AtomicFile file(o->out);
     file.write(npy_header(n, checkpoint.config().v));
-    const int64_t chunk = std::min(options.max_rows, options.max_logit_rows);
-    for (int64_t begin = 0; begin < n; begin += chunk) {
-      const int64_t count = std::min(chunk, n - begin);
-      Batch batch;
-      batch.append(std::span(ids).subspan(static_cast<size_t>(begin), static_cast<size_t>(count)), begin,
-                   pages.pages(0), count, RowKind::output);
-      continue_in_slot(runner->program().state, batch, 0);
-      file.write(std::as_bytes(runner->step(batch, options.mode)));
-    }
+    for_logits(*runner, ids, options.mode, [&](std::span<const float> rows) { file.write(std::as_bytes(rows)); });
     file.commit();
     write_json(o->json, {{"output", o->out}, {"tokens", n}, {"vocabulary", checkpoint.config().v}});
   });

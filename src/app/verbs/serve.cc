@@ -119,20 +119,7 @@ void add_serve(CLI::App& app) {
           "Let pages of this origin, as https://chat.example, ask from a browser (CORS); * = every page; may be "
           "repeated")
       ->check(not_empty());
-  verb->add_flag("--sanitize-control-tokens", o->served.sanitize_control_tokens,
-                 "Control tokens that stand in messages are text: who writes <|im_end|> does not end his turn");
-  verb->add_option("--max-sequences", o->served.max_sequences, "Answers computed side by side")
-      ->check(CLI::Range(1, 128));
-  verb->add_option("--cache-tokens", o->served.cache_tokens,
-                   "Tokens the cache holds in all; 0 = 16384, on a GPU with room 2048 for each of --max-sequences, or "
-                   "as many as "
-                   "needed")
-      ->check(from_to(0, kMostCacheTokens));
-  verb->add_option(
-          "--state-slots", o->served.state_slots,
-          "Slots for the states of models with delta nets, at least one for each answer side by side; 0 = with "
-          "room for shared prefixes and drafts, within 2 GiB, on a GPU within half of the free memory")
-      ->check(from_to(0, kMostCacheTokens));
+  add_served(*verb, o->served);
   verb->add_option("--max-requests", o->max_requests, "Answers under way or waiting, beyond which 503 is said")
       ->check(above_zero());
   verb->add_option("--max-connections", o->connections,
@@ -141,8 +128,6 @@ void add_serve(CLI::App& app) {
   verb->add_option("--max-body", o->body_megabytes, "Largest request in MiB")->check(CLI::Range(1, 1024));
   verb->add_option("--drain", o->drain_seconds, "Seconds that answers under way have after SIGTERM")
       ->check(zero_or_more());
-  add_draft(*verb, o->served.draft);
-  add_run_options(*verb, o->served.run);
   verb->callback([o, key] { serve_model(*o, key->count() > 0); });
 }
 
