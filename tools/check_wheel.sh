@@ -21,7 +21,7 @@ for python in "${@:-python3}"; do
   "$scratch/venv/bin/pip" install -q --no-index "$wheel"
   cd "$scratch"
   env -i PATH="$scratch/venv/bin:/usr/bin:/bin" HOME="$scratch" fidelio --version
-  env -i PATH="$scratch/venv/bin:/usr/bin:/bin" HOME="$scratch" python - "$source/models/quill-1m" "$scratch/made-$(basename "$python")" <<'END'
+  env -i PATH="$scratch/venv/bin:/usr/bin:/bin" HOME="$scratch" python - "$source/models/quill-1m" "$(mktemp -d "$scratch/XXXXXX")/made" <<'END'
 import os
 import sys
 import fidelio
