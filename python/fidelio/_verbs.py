@@ -7,11 +7,13 @@ from ._report import Report
 
 
 def certify(model: PathLike, reference: PathLike, *, text: Optional[Union[PathLike, Sequence[PathLike]]] = None,
+            ear: Optional[float] = None, kl: Optional[float] = None, context: Optional[int] = None,
             draft: Optional[PathLike] = None, drafts: Optional[int] = None, fixed_drafts: bool = False,
-            answers: Optional[int] = None, card: Optional[PathLike] = None, card_block: Optional[PathLike] = None,
-            device: Optional[PathLike] = None, threads: Optional[int] = None, isa: Optional[PathLike] = None,
-            report: Optional[PathLike] = None, progress: Optional[bool] = None, **options: Any) -> Report:
-    """Measure a model's certificate again, or on text of your own.
+            top1: Optional[float] = None, answers: Optional[int] = None, card: Optional[PathLike] = None,
+            card_block: Optional[PathLike] = None, device: Optional[PathLike] = None, threads: Optional[int] = None,
+            isa: Optional[PathLike] = None, report: Optional[PathLike] = None, progress: Optional[bool] = None,
+            **options: Any) -> Report:
+    """Measure a model's certificate again, or on text of your own, or certify what another program quantised.
 
     The options are those of `fidelio certify --help-all`:
 
@@ -19,12 +21,16 @@ def certify(model: PathLike, reference: PathLike, *, text: Optional[Union[PathLi
     text: Measure on a text of your own instead: DIR, FILE or JSONL, each with :domain or without; may be repeated.
         If the certificate's text has moved, give its new place; it is recognised by its SHA-256. The word tools is
         the calls of tools that come along, own the model's own answers that lie beside it
+    ear: Of a file without a certificate: the overlap that its lower end must reach (in [0 - 1])
+    kl: Likewise: the KL divergence, in nats a token, that its upper end must not pass
+    context: Likewise: length of the windows of text (default: 512, or the model's context if that is shorter)
     draft: Speculative decoding, which changes no answer: off (the default), auto (what `fidelio draft` chose),
         lookup (n-grams of the text), mtp (the model's own block that predicts a token more), 4 (only the top 4 bits
         of the weights; 4:a8 with 8-bit activations), or the folder or .gguf file of a smaller copy of the model;
         joined by +
     drafts: Tokens guessed at once, at most (default: 8) (in [1 - 64])
     fixed_drafts: Always guess that many, instead of as many as pay
+    top1: Likewise: the share of greedy tokens that are the original's, as its lower end (in [0 - 1])
     answers: Greedy answers that are compared with the original's, word for word (default: as many as the
         certificate has)
     card: Write the model's card with what is measured to this Markdown file, which must not exist
@@ -38,9 +44,9 @@ def certify(model: PathLike, reference: PathLike, *, text: Optional[Union[PathLi
     Returns the report, by the keys that docs/json.md lists for `certify`. Raises Error with the program's
     message, also for options that the program does not have.
     """
-    given = {"reference": reference, "text": text, "draft": draft, "drafts": drafts, "fixed_drafts": fixed_drafts,
-             "answers": answers, "card": card, "card_block": card_block, "device": device, "threads": threads,
-             "isa": isa, "report": report, **options}
+    given = {"reference": reference, "text": text, "ear": ear, "kl": kl, "context": context, "draft": draft,
+             "drafts": drafts, "fixed_drafts": fixed_drafts, "top1": top1, "answers": answers, "card": card,
+             "card_block": card_block, "device": device, "threads": threads, "isa": isa, "report": report, **options}
     return run_verb("certify", model, given, progress, True)
 
 
