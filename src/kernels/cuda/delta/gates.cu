@@ -12,8 +12,8 @@ __device__ __forceinline__ float opened(float gate) { return __fdividef(1, 1 + e
 
 // Thread block (m, i) has the heads 8 i .. 8 i + 7 of row m, one in each warp.
 __global__ void __launch_bounds__(kGatesThreads)
-    norm_heads(const float* x, const float* gate, const float* weight, float eps, bool is_silu, int heads, int e,
-               float* y, PreparedRows prepared) {
+    norm_and_gate_heads(const float* x, const float* gate, const float* weight, float eps, bool is_silu, int heads,
+                        int e, float* y, PreparedRows prepared) {
   begin_kernel();
   const int m = blockIdx.x, head = blockIdx.y * kGatesWarps + threadIdx.x / 32, first = threadIdx.x % 32 * 4;
   if (head >= heads) return;
@@ -58,8 +58,8 @@ dim3 rows_by(int64_t n, int64_t count, int64_t each) {
 
 void gated_norm(Stream stream, const float* x, const float* gate, const float* weight, float eps, Gate function,
                 int64_t n, int heads, int e, float* y, const PreparedRows& prepared) {
-  launch("a gated norm", stream, rows_by(n, heads, kGatesWarps), kGatesThreads, 0, norm_heads, x, gate, weight, eps,
-         function == Gate::silu, heads, e, y, prepared);
+  launch("a gated norm", stream, rows_by(n, heads, kGatesWarps), kGatesThreads, 0, norm_and_gate_heads, x, gate, weight,
+         eps, function == Gate::silu, heads, e, y, prepared);
 }
 void split_heads(Stream stream, const float* x, int64_t n, int h, int e, float* q, float* gate) {
   launch("splitting gates off", stream, rows_by(n, int64_t{h} * e, kGatesThreads * 4), kGatesThreads, 0,
