@@ -88,9 +88,7 @@ std::string compared(const Certificate& stored, const Certificate& own) {
 }
 
 std::string promised_text(const Certificate& c) {
-  const Estimate& ear = c.promised.ear;
-  return fmt::format("EAR {:.5f} [{:.5f}, {:.5f}] ({}), KL {:.6f}", ear.value, ear.ci95.low, ear.ci95.high,
-                     c.promised.domain, c.promised.kl.value);
+  return fmt::format("{} ({}), KL {:.6f}", ear_text(c.promised.ear), c.promised.domain, c.promised.kl.value);
 }
 
 // Makes a second certificate, on the user's own documents, of which it uses as many as the stored one may have.
@@ -102,10 +100,11 @@ void certify_own_text(const Certify& o, const TextModel& model, const Checkpoint
                                                             [&](const std::string& note) { left_out.push_back(note); });
   const TextSet set = text_set(units_of(corpus, claim.context, names_text(o.texts)), claim.context, kWindows);
   std::unique_ptr<Runner> served;
-  const auto [report, answers, unused] = measure_certified(o, model, reference, claim, set, false, served);
+  const Measurements found = measure_certified(o, model, reference, claim, set, false, served);
+  const FidelityReport& report = found.report;
   Certificate own =
       make_certificate(claim.target, {report, set, claim.promise}, *served, claim.reference_sha256, o.texts);
-  own.answers = answers;
+  own.answers = found.answers;
   own.overlap = overlap;
   served.reset();
   add_draft_to(own, o, model, claim, set);
@@ -141,10 +140,11 @@ void certify_again(const Certify& o, const TextModel& model, const Checkpoint& r
   check_not_used(o, model, set);
   const std::string not_dealt = check_dealt(claim, corpus, o.run.model);
   std::unique_ptr<Runner> served;
-  const auto [report, answers, unused] = measure_certified(o, model, reference, claim, set, false, served);
+  const Measurements found = measure_certified(o, model, reference, claim, set, false, served);
+  const FidelityReport& report = found.report;
   Certificate measured = make_certificate(claim.target, {report, set, claim.promise, claim.ladder, claim.floor},
                                           *served, claim.reference_sha256, o.texts.empty() ? claim.texts : o.texts);
-  measured.answers = answers;
+  measured.answers = found.answers;
   served.reset();
   measured.overlap = claim.overlap;
   add_draft_to(measured, o, model, claim, set);

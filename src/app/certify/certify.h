@@ -41,6 +41,7 @@ Measurements measure_certified(const Certify& o, const TextModel& model, const C
 void add_draft_to(Certificate& certificate, const Certify& o, const TextModel& model, const Certificate& claim,
                   const TextSet& set);
 
+std::string ear_text(const Estimate& ear);  // It returns "EAR .. [.., ..]".
 // Returns the file names of texts, in a row.
 std::string names_text(const std::vector<std::string>& files);
 // Returns the figures that miss the target, with the target and the domain.

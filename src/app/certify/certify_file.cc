@@ -4,12 +4,14 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 
 #include "app/certify/certify.h"
 #include "compress/inputs/sets.h"
 #include "core/foreign/foreign_text.h"
-#include "formats/linear_weight.h"
+#include "core/thread_pool.h"
 #include "runtime/texts/words.h"
+#include "sensitivity/candidates.h"
 
 namespace fidelio::app {
 namespace {
@@ -23,44 +25,48 @@ struct StandingOut {
   double share = 0, elsewhere = 0;
 };
 
-double weight_error(const TextModel& model, const Checkpoint& reference, LinearId id) {
-  const std::vector<float> own = decode(model.checkpoint.linear(id)), source = decode(reference.linear(id));
-  double wrong = 0, whole = 0;
-  for (size_t i = 0; i < own.size(); ++i) {
-    const double error = static_cast<double>(own[i]) - source[i];
-    wrong += error * error;
-    whole += static_cast<double>(source[i]) * source[i];
-  }
-  return whole > 0 ? std::sqrt(wrong / whole) : wrong > 0 ? 1 : 0;
-}
+// A WeightErrors compares a model's weights with its source's.
+class WeightErrors {
+ public:
+  WeightErrors(const Certify& o, const TextModel& model, const Checkpoint& reference)
+      : pool_(o.run.threads), model_(model.checkpoint), reference_(reference) {}
 
-// Returns the median over at most eight layers that do not stand out and have such a linear; NaN if there is none.
-double elsewhere(const TextModel& model, const Checkpoint& reference, LinearId id, const std::vector<int>& damaged) {
-  constexpr size_t kLayers = 8;
-  std::vector<LinearId> same;
-  for (LinearId other : linears_of(model.checkpoint.config()))
-    if (other.layer >= 0 && other.role == id.role && other.expert == id.expert &&
-        std::ranges::find(damaged, other.layer) == damaged.end())
-      same.push_back(other);
-  std::vector<double> errors;
-  const size_t step = std::max<size_t>(1, same.size() / kLayers);
-  for (size_t i = 0; i < same.size(); i += step) errors.push_back(weight_error(model, reference, same[i]));
-  if (errors.empty()) return std::nan("");
-  std::ranges::sort(errors);
-  return errors[errors.size() / 2];
-}
-
-// Finds the linears of these layers whose weights are further from the source's than three times what is usual.
-std::vector<StandingOut> linears_standing_out(const TextModel& model, const Checkpoint& reference,
-                                              const std::vector<int>& layers) {
-  std::vector<StandingOut> found;
-  for (LinearId id : linears_of(model.checkpoint.config())) {
-    if (id.layer < 0 || std::ranges::find(layers, id.layer) == layers.end()) continue;
-    const StandingOut linear{id, weight_error(model, reference, id), elsewhere(model, reference, id, layers)};
-    if (!(linear.share <= 3 * linear.elsewhere)) found.push_back(linear);
+  // Finds the linears of these layers whose weights are further from the source's than three times what is usual.
+  std::vector<StandingOut> standing_out(const std::vector<int>& layers) {
+    std::vector<StandingOut> found;
+    for (LinearId id : linears_of(model_.config())) {
+      if (id.layer < 0 || std::ranges::find(layers, id.layer) == layers.end()) continue;
+      const StandingOut linear{id, share(id), elsewhere(id, layers)};
+      if (!(linear.share <= 3 * linear.elsewhere)) found.push_back(linear);
+    }
+    return found;
   }
-  return found;
-}
+
+ private:
+  double share(LinearId id) { return std::sqrt(relative_error(model_.linear(id), reference_.linear(id), pool_)); }
+
+  // Returns the median over at most eight layers that do not stand out and have such a linear; NaN if there is none.
+  double elsewhere(LinearId id, const std::vector<int>& damaged) {
+    const auto [known, is_new] = elsewhere_.try_emplace({id.role, id.expert}, std::nan(""));
+    if (!is_new) return known->second;
+    constexpr size_t kLayers = 8;
+    std::vector<LinearId> same;
+    for (LinearId other : linears_of(model_.config()))
+      if (other.layer >= 0 && other.role == id.role && other.expert == id.expert &&
+          std::ranges::find(damaged, other.layer) == damaged.end())
+        same.push_back(other);
+    std::vector<double> errors;
+    const size_t step = std::max<size_t>(1, same.size() / kLayers);
+    for (size_t i = 0; i < same.size(); i += step) errors.push_back(share(same[i]));
+    if (errors.empty()) return known->second;
+    std::ranges::sort(errors);
+    return known->second = errors[errors.size() / 2];
+  }
+
+  ThreadPool pool_;
+  const Checkpoint &model_, &reference_;
+  std::map<std::pair<Role, int>, double> elsewhere_;
+};
 
 std::string percent(double share) { return fmt::format("{:.3g}%", 100 * share); }
 
@@ -105,14 +111,13 @@ void check_same_tokens(const Certify& o, const Corpus& own, const Corpus& source
   }
 }
 
-Corpus text_of_file(const Certify& o, const TextModel& model, int64_t context) {
+Corpus text_of_file(const Certify& o, const TextModel& model, const Checkpoint& reference, int64_t context) {
   const std::vector<std::string> sources = without_words(o.texts, TextUse::heldout, "");
-  const TextModel source = open_model(o.reference);
   const auto read = [&](const Tokenizer& tokenizer) {
     return read_corpus(sources, tokenizer, model.chat ? &*model.chat : nullptr, context, Shingles::none);
   };
   Corpus corpus = read(model.tokenizer);
-  check_same_tokens(o, corpus, read(source.tokenizer));
+  check_same_tokens(o, corpus, read(Tokenizer::load(reference.texts())));
   remove_repeated(corpus);
   return corpus;
 }
@@ -138,7 +143,7 @@ void certify_file(const Certify& asked, const TextModel& model, const Checkpoint
   claim.context = window_length("--context", o.context, model.checkpoint.config());
   claim.activations = o.run.activations;
   claim.kv = name_of(runner_options(o.run).kv);
-  const Corpus corpus = text_of_file(o, model, claim.context);
+  const Corpus corpus = text_of_file(o, model, reference, claim.context);
   const TextSet set = text_set(units_of(corpus, claim.context, names_text(o.texts)), claim.context, kFileWindows);
   std::unique_ptr<Runner> served;
   const Measurements found = measure_certified(o, model, reference, claim, set, true, served);
@@ -147,8 +152,8 @@ void certify_file(const Certify& asked, const TextModel& model, const Checkpoint
   served.reset();
   add_draft_to(made, o, model, claim, set);
   const std::vector<DocumentFidelity> documents = documents_of(found.report, set);
-  const std::vector<std::string> layers =
-      words_of_layers(*found.layers, linears_standing_out(model, reference, layers_that_stand_out(*found.layers)));
+  const std::vector<std::string> layers = words_of_layers(
+      *found.layers, WeightErrors(o, model, reference).standing_out(layers_that_stand_out(*found.layers)));
   const double bits =
       8.0 * static_cast<double>(model.checkpoint.file_bytes()) / static_cast<double>(model.checkpoint.parameters());
   const std::string verdict = o.target.empty() ? "measured on text that nobody says it was not made with"

@@ -41,10 +41,6 @@ std::vector<std::vector<int32_t>> beginnings_of(const TextSet& set, int64_t cont
   return sequences;
 }
 
-std::string ear_text(const Estimate& e) {
-  return fmt::format("EAR {:.5f} [{:.5f}, {:.5f}]", e.value, e.ci95.low, e.ci95.high);
-}
-
 }  // namespace
 
 Measurements measure_certified(const Certify& o, const TextModel& model, const Checkpoint& reference,
@@ -88,6 +84,10 @@ void add_draft_to(Certificate& certificate, const Certify& o, const TextModel& m
   RunnerOptions options = as_certified(o, claim);
   options.cache_tokens = std::max<int64_t>(options.cache_tokens, 8 * claim.context);
   certificate.draft = certified_draft(measure_draft("certify", o.run, model, texts, windows, options, {o.draft, 1}));
+}
+
+std::string ear_text(const Estimate& e) {
+  return fmt::format("EAR {:.5f} [{:.5f}, {:.5f}]", e.value, e.ci95.low, e.ci95.high);
 }
 
 std::string names_text(const std::vector<std::string>& files) {

@@ -272,14 +272,15 @@ Certificate certificate_from_json(const json& from, const std::string& of) {
   }
 }
 
-bool has_certificate(const Checkpoint& checkpoint) {
-  const json provenance = json::parse(checkpoint.provenance());
-  return provenance.is_object() && provenance.contains("certificate");
-}
+namespace {
+bool holds_certificate(const json& provenance) { return provenance.is_object() && provenance.contains("certificate"); }
+}  // namespace
+
+bool has_certificate(const Checkpoint& checkpoint) { return holds_certificate(json::parse(checkpoint.provenance())); }
 
 Certificate read_certificate(const Checkpoint& checkpoint) {
   const json provenance = json::parse(checkpoint.provenance());
-  check(has_certificate(checkpoint), "{} carries no certificate; `fidelio compress` writes one", checkpoint.folder());
+  check(holds_certificate(provenance), "{} carries no certificate; `fidelio compress` writes one", checkpoint.folder());
   Certificate c = certificate_from_json(provenance["certificate"], checkpoint.folder());
   const int64_t most = checkpoint.config().max_positions;
   check(c.context >= 2 && c.context <= most,

@@ -110,8 +110,9 @@ double median_of_layers(const LayerErrors& errors) {
 
 std::vector<int> layers_that_stand_out(const LayerErrors& errors) {
   std::vector<int> found;
+  const double median = median_of_layers(errors);
   for (size_t i = 0; i < errors.layers.size(); ++i)
-    if (stands_out(errors.layers[i], median_of_layers(errors))) found.push_back(static_cast<int>(i));
+    if (stands_out(errors.layers[i], median)) found.push_back(static_cast<int>(i));
   return found;
 }
 

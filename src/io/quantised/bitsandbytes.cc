@@ -24,24 +24,22 @@ int64_t number_of(const json& state, const char* key, const std::string& name) {
   return value.get<int64_t>();
 }
 
-std::vector<float> finite_numbers(const TensorFiles& files, const std::string& name, int64_t count) {
-  const OwnedTensor t = files.get(name, DType::f32, {count});
-  std::vector<float> values(static_cast<size_t>(count));
-  convert_to_float(t.view, values);
-  for (float value : values) check(std::isfinite(value), "{} holds {}, expected finite numbers", name, value);
-  return values;
+// The numbers must be `count` in FP32.
+std::vector<float> numbers_of(const TensorFiles& files, const std::string& name, int64_t count) {
+  files.get(name, DType::f32, {count});
+  return finite_numbers(files, name);
 }
 
 // Returns the scale of each block.
 std::vector<float> scales_of(const TensorFiles& files, const std::string& weight, const json& state,
                              const std::string& state_name, int64_t blocks) {
-  if (!files.contains(weight + ".nested_absmax")) return finite_numbers(files, weight + ".absmax", blocks);
+  if (!files.contains(weight + ".nested_absmax")) return numbers_of(files, weight + ".absmax", blocks);
   const int64_t nested = number_of(state, "nested_blocksize", state_name);
   const json offset = state.value("nested_offset", json());
   check(offset.is_number(), "{}: \"nested_offset\" is {}, expected a number", state_name, offset.dump());
   const OwnedTensor codes = files.get(weight + ".absmax", DType::u8, {blocks});
-  const std::vector<float> levels = finite_numbers(files, weight + ".nested_quant_map", 256),
-                           wholes = finite_numbers(files, weight + ".nested_absmax", (blocks + nested - 1) / nested);
+  const std::vector<float> levels = numbers_of(files, weight + ".nested_quant_map", 256),
+                           wholes = numbers_of(files, weight + ".nested_absmax", (blocks + nested - 1) / nested);
   std::vector<float> scales(static_cast<size_t>(blocks));
   for (size_t i = 0; i < scales.size(); ++i)
     scales[i] = levels[codes.as<const uint8_t>()[i]] * wholes[i / static_cast<size_t>(nested)] + offset.get<float>();
@@ -60,7 +58,7 @@ FourBits open(const TensorFiles& files, const Place& p) {
         state.is_object() ? state.value("shape", json()).dump() : "no object");
   const int64_t codes = p.module_rows * p.in;
   FourBits w{.codes = files.get(weight, DType::u8, {(codes + 1) / 2, 1}),
-             .levels = finite_numbers(files, weight + ".quant_map", 16),
+             .levels = numbers_of(files, weight + ".quant_map", 16),
              .scales = {},
              .block = number_of(state, "blocksize", state_name)};
   w.scales = scales_of(files, weight, state, state_name, (codes + w.block - 1) / w.block);

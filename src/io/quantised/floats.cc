@@ -21,17 +21,8 @@ std::string packed_name(const TensorFiles& files, const std::string& module) {
   return "";
 }
 
-std::vector<float> numbers(const TensorFiles& files, const std::string& name) {
-  const OwnedTensor t = files.get(name);
-  std::vector<float> values(static_cast<size_t>(t.view.elements()));
-  convert_to_float(t.view, values);
-  for (float value : values)
-    check(std::isfinite(value), "{} holds {}, expected finite scales: the file is damaged", name, value);
-  return values;
-}
-
 float only_number(const TensorFiles& files, const std::string& name) {
-  const std::vector<float> values = numbers(files, name);
+  const std::vector<float> values = finite_numbers(files, name);
   check(values.size() == 1, "{} has {} numbers, expected one", name, values.size());
   return values[0];
 }
@@ -68,7 +59,7 @@ Fp8 open_fp8(const TensorFiles& files, const Place& p, const std::pair<int64_t, 
   const bool inverse = files.contains(p.module + ".weight_scale_inv");
   const std::string name = p.module + (inverse ? ".weight_scale_inv" : ".weight_scale");
   const Shape shape = files.get(name).view.shape;
-  fp8.scales = numbers(files, name);
+  fp8.scales = finite_numbers(files, name);
   fp8.columns = p.in;
   if (fp8.scales.size() == 1) {
     fp8.rows = p.module_rows;

@@ -254,6 +254,13 @@ std::unique_ptr<PackedLinear> open_awq(const TensorFiles& files, const Place& pl
   return std::make_unique<Awq>(files, place, group_sizes);
 }
 
+std::vector<float> finite_numbers(const TensorFiles& files, const std::string& name) {
+  std::vector<float> values = floats(files.get(name));
+  for (float value : values)
+    check(std::isfinite(value), "{} holds {}, expected finite numbers: the file is damaged", name, value);
+  return values;
+}
+
 FormatSpec format_of(const PackedLinear& p, std::string* why) {
   FormatSpec spec{.kind = Kind::integer, .bits = p.bits, .group = p.groups == 1 ? 0 : static_cast<int>(p.group_size)};
   const bool sized = spec.group == 0 || spec.group == 16 || spec.group == 32 || spec.group == 64 || spec.group == 128;

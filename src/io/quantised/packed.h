@@ -53,6 +53,9 @@ std::unique_ptr<PackedLinear> open_gptq(const TensorFiles& files, const Place& p
                                         bool zeros_minus_one, bool planar);
 std::unique_ptr<PackedLinear> open_awq(const TensorFiles& files, const Place& place, std::span<const int> group_sizes);
 
+// Returns the numbers of a tensor of any floating-point type. Throws Error naming it where one is not finite.
+std::vector<float> finite_numbers(const TensorFiles& files, const std::string& name);
+
 // Returns the integer format that holds every value exactly, or F32 with the reason in `why`.
 FormatSpec format_of(const PackedLinear& packed, std::string* why);
 LinearWeight read(const PackedLinear& packed, const FormatSpec& format);

@@ -55,13 +55,7 @@ Layout layout_of(const FormatSpec& spec, int64_t out, int64_t in) {
   l.scale_offset = l.scale == lowbit::Scale::f16 ? 0 : kBlock * 4;
   l.zero_offset = l.scale_offset + l.groups * kBlock * (l.scale == lowbit::Scale::f16 ? 2 : 1);
   const int64_t zero_bytes = !l.has_zero ? 0 : fp4 ? kBlock : 2 * spec.bits;  // bytes of a group
-  int64_t at = round_up(l.zero_offset + l.groups * zero_bytes, 64);
-  const auto widths = plane_widths(spec.bits);
-  for (size_t i = 0; i < widths.size(); ++i) {
-    l.plane_offset[i] = at;
-    at += l.spans * 64 * widths[i];
-  }
-  l.block_bytes = at;
+  place_planes(l, spec.bits, l.zero_offset + l.groups * zero_bytes);
   return l;
 }
 

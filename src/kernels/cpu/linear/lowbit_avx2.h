@@ -1,11 +1,14 @@
 // This file has what the AVX2 kernels share: the unpacking of lowbit.h's layout in halves of 8 rows, scales and zero
-// points. It has internal linkage and is included by lowbit_avx2.cc and lowbit_words_avx2.cc.
+// points, and products of codes and INT16 words. It has internal linkage and is included by lowbit_avx2.cc,
+// lowbit_words_avx2.cc and super/super_avx2.cc.
 #pragma once
 #include <immintrin.h>
 
 #include <cstring>
 
 #include "kernels/cpu/linear/lowbit_planes.h"
+
+#define FIDELIO_UNROLL _Pragma("GCC unroll 16")
 
 namespace fidelio::cpu::lowbit {
 namespace {
@@ -153,6 +156,28 @@ FIDELIO_INLINE __m256i broadcast(const int8_t* p) {
   int32_t x;
   std::memcpy(&x, p, 4);
   return _mm256_set1_epi32(x);
+}
+
+constexpr int64_t kWordBytes = 2 * kSpan;  // a row of activations in a span
+
+// Adds codes . x of quads 2 kPair and 2 kPair + 1 to sums[m].
+template <int kCoding, int kPair, int kRows>
+FIDELIO_INLINE void add_pair(const uint8_t* const* at, const Table<kCoding>& table, const int8_t* x,
+                             __m256i (&sums)[kRows]) {
+  __m256i a, b;
+  unpack_pair<kCoding, kPair, false>(at, table, a, b);
+  const __m256i even = _mm256_set1_epi16(0x00ff);
+  const __m256i w[4] = {_mm256_and_si256(a, even), _mm256_srli_epi16(a, 8), _mm256_and_si256(b, even),
+                        _mm256_srli_epi16(b, 8)};
+  FIDELIO_UNROLL for (int m = 0; m < kRows; ++m) {
+    FIDELIO_UNROLL for (int i = 0; i < 4; ++i) {
+      const __m256i pairs = _mm256_madd_epi16(w[i], broadcast(x + kWordBytes * m + 16 * kPair + 4 * i));
+      sums[m] = _mm256_add_epi32(sums[m], pairs);
+      // The sum is made here and not later: g++ is free to add integers in another order, and would keep 64 products
+      // on the stack to do so.
+      asm("" : "+x"(sums[m]));
+    }
+  }
 }
 
 // Returns a group's integers as close_group() takes them.

@@ -55,6 +55,16 @@ void pack_plane(const uint8_t* row, int64_t row_bytes, int r, int64_t columns, u
 
 }  // namespace
 
+void place_planes(Layout& l, int bits, int64_t end) {
+  int64_t at = (end + 63) / 64 * 64;
+  const auto widths = plane_widths(bits);
+  for (size_t i = 0; i < widths.size(); ++i) {
+    l.plane_offset[i] = at;
+    at += l.spans * 64 * widths[i];
+  }
+  l.block_bytes = at;
+}
+
 void pack_codes(const Codes& codes, const Layout& l, int64_t block, uint8_t* base) {
   const auto widths = plane_widths(codes.bits);
   for (size_t p = 0; p < widths.size(); ++p) {

@@ -16,6 +16,8 @@ size_t prepared_integer_bytes(Form form, int64_t rows, int64_t columns, int64_t 
 Prepared prepare_integers(Form form, Isa isa, const float* x, int64_t rows, int64_t columns, int64_t group,
                           IntegerBits bits, std::byte* scratch, int64_t first, int64_t last);
 
+// Places the planes of codes of `bits` bits in a packed block whose other parts end at `end`, and sets its size.
+void place_planes(lowbit::Layout& l, int bits, int64_t end);
 // Packs the codes of a block's rows into its planes, which are zeros before.
 void pack_codes(const Codes& codes, const lowbit::Layout& l, int64_t block, uint8_t* base);
 // Packs what groups of columns have (scales, FP4's offsets) of a block's rows, from (out, groups) to groups x 16

@@ -16,12 +16,8 @@
 
 #include "kernels/cpu/linear/lowbit_avx2.h"
 
-#define FIDELIO_UNROLL _Pragma("GCC unroll 16")
-
 namespace fidelio::cpu::lowbit {
 namespace {
-
-constexpr int64_t kWordBytes = 2 * kSpan;  // a row of activations in a span
 
 template <int kCoding>
 struct Block {
@@ -30,26 +26,6 @@ struct Block {
   ZeroReader<kCoding, false> zeros;
   Block(const Layout& l, const uint8_t* b) : base(b), planes(l, b), zeros(l, b) {}
 };
-
-// Adds codes . x of quads 2 kPair and 2 kPair + 1 to sums[m].
-template <int kCoding, int kPair, int kRows>
-FIDELIO_INLINE void add_pair(const uint8_t* const* at, const Table<kCoding>& table, const int8_t* x,
-                             __m256i (&sums)[kRows]) {
-  __m256i a, b;
-  unpack_pair<kCoding, kPair, false>(at, table, a, b);
-  const __m256i even = _mm256_set1_epi16(0x00ff);
-  const __m256i w[4] = {_mm256_and_si256(a, even), _mm256_srli_epi16(a, 8), _mm256_and_si256(b, even),
-                        _mm256_srli_epi16(b, 8)};
-  FIDELIO_UNROLL for (int m = 0; m < kRows; ++m) {
-    FIDELIO_UNROLL for (int i = 0; i < 4; ++i) {
-      const __m256i pairs = _mm256_madd_epi16(w[i], broadcast(x + kWordBytes * m + 16 * kPair + 4 * i));
-      sums[m] = _mm256_add_epi32(sums[m], pairs);
-      // The sum is made here and not later: g++ is free to add integers in another order, and would keep 64 products
-      // on the stack to do so.
-      asm("" : "+x"(sums[m]));
-    }
-  }
-}
 
 // Adds a group's spans for 8 of the block's outputs, those of half 0 or 1.
 template <int kCoding, int kRows>

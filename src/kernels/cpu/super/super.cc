@@ -43,13 +43,7 @@ SuperJob job_of(const FormatSpec& spec, int64_t out, int64_t in) {
   l.zero_offset = l.groups * kBlock;
   job.super_offset = l.zero_offset + (minima && !lowbit::has_nibbles(kind) ? l.groups * kBlock : 0);
   job.minimum_offset = job.super_offset + supers * kBlock * 2;
-  int64_t at = (job.minimum_offset + (minima ? supers * kBlock * 2 : 0) + 63) / 64 * 64;
-  const auto widths = plane_widths(spec.bits);
-  for (size_t i = 0; i < widths.size(); ++i) {
-    l.plane_offset[i] = at;
-    at += l.spans * 64 * widths[i];
-  }
-  l.block_bytes = at;
+  place_planes(l, spec.bits, job.minimum_offset + (minima ? supers * kBlock * 2 : 0));
   return job;
 }
 

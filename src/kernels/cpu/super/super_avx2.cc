@@ -8,13 +8,10 @@
 #include "kernels/cpu/linear/lowbit_avx2.h"
 #include "kernels/cpu/super/super_kernels.h"
 
-#define FIDELIO_UNROLL _Pragma("GCC unroll 16")
-
 namespace fidelio::cpu::lowbit {
 namespace {
 
 constexpr int kTileRows = 8;
-constexpr int64_t kWordBytes = 2 * kSpan;  // a row of words in a span
 
 FIDELIO_INLINE __m256 load_halves(const uint8_t* p) {
   return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
@@ -50,24 +47,6 @@ FIDELIO_INLINE void widen(const int8_t* x, int8_t* words) {
   for (int part = 0; part < 2; ++part) {
     const __m256i wide = _mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(x + 16 * part)));
     _mm256_store_si256(reinterpret_cast<__m256i*>(words + 32 * part), _mm256_shuffle_epi8(wide, order));
-  }
-}
-
-// Adds codes . x of quads 2 kPair and 2 kPair + 1 to sums[m].
-template <int kCoding, int kPair, int kRows>
-FIDELIO_INLINE void add_pair(const uint8_t* const* at, const Table<kCoding>& table, const int8_t* x,
-                             __m256i (&sums)[kRows]) {
-  __m256i a, b;
-  unpack_pair<kCoding, kPair, false>(at, table, a, b);
-  const __m256i even = _mm256_set1_epi16(0x00ff);
-  const __m256i w[4] = {_mm256_and_si256(a, even), _mm256_srli_epi16(a, 8), _mm256_and_si256(b, even),
-                        _mm256_srli_epi16(b, 8)};
-  FIDELIO_UNROLL for (int m = 0; m < kRows; ++m) {
-    FIDELIO_UNROLL for (int i = 0; i < 4; ++i) {
-      const __m256i pairs = _mm256_madd_epi16(w[i], broadcast(x + kWordBytes * m + 16 * kPair + 4 * i));
-      sums[m] = _mm256_add_epi32(sums[m], pairs);
-      asm("" : "+x"(sums[m]));  // added in this order, as in lowbit_words_avx2.cc
-    }
   }
 }
 
